@@ -266,7 +266,7 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		for _, f := range full.IPFamilies {
 			manifest.SetIn(&s.families, f, true)
 		}
-		if len(w.Selector) > 0 && full.ClusterIP != corev1.ClusterIPNone && len(snap.Slices(svc.Name)) == 0 {
+		if len(w.Selector) > 0 && len(snap.Slices(svc.Name)) == 0 {
 			c.assume(full, &w)
 		}
 	}
@@ -339,10 +339,10 @@ func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last vers
 	if x.old != nil {
 		full = *x.keep(func(p *snapshot.ServicePort) bool { return !last.written.Live && slices.Contains(last.ports, *p) })
 	}
+	full.IPFamilies = c.familiesOf(&full, w)
 	if full.ClusterIP == corev1.ClusterIPNone {
 		return &full
 	}
-	full.IPFamilies = c.familiesOf(&full, w)
 	full.ClusterIPs = slices.Clone(full.ClusterIPs)
 	for _, f := range full.IPFamilies[min(len(full.ClusterIPs), len(full.IPFamilies)):] {
 		full.ClusterIPs = append(full.ClusterIPs, c.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())

@@ -106,7 +106,7 @@ type derived struct {
 // derive changes the EndpointSlices of a Service if the Overlay affects its pods or their ports.
 func (a *applied) derive(svc *snapshot.Service) {
 	d := derived{applied: a, svc: svc, old: svc, w: a.Written[svc.Object], have: a.snap.Slices(svc.Name)}
-	if len(d.w.Selector) == 0 || svc.Type == externalName || svc.ClusterIP == corev1.ClusterIPNone || a.Objects.HasEndpoints(svc.Name) ||
+	if len(d.w.Selector) == 0 || svc.Type == externalName || a.Objects.HasEndpoints(svc.Name) ||
 		slices.ContainsFunc(d.have, func(s *snapshot.EndpointSlice) bool { return a.Objects.Slice(s.Name) == s }) {
 		return
 	}

@@ -84,11 +84,8 @@ func (s *Suppressions) Read(file, text string) (errs diag.List) {
 			s.patterns = append(s.patterns, l)
 			continue
 		}
-		if s.exact == nil {
-			s.exact = map[string]*line{}
-		}
 		if s.exact[l.text] == nil {
-			s.exact[l.text] = l
+			manifest.SetIn(&s.exact, l.text, l)
 		}
 	}
 	return errs

@@ -64,19 +64,10 @@ func FromService(in *corev1.Service) *Service {
 	}
 	out.Ports = make([]ServicePort, len(spec.Ports))
 	for i, p := range spec.Ports {
-		out.Ports[i] = ServicePort{
-			Name:     intern(p.Name),
-			Protocol: intern(string(p.Protocol)),
-			Port:     p.Port,
-			NodePort: p.NodePort,
-		}
+		out.Ports[i] = ServicePort{Name: intern(p.Name), Protocol: intern(string(p.Protocol)), Port: p.Port, NodePort: p.NodePort}
 	}
 	for _, g := range in.Status.LoadBalancer.Ingress {
-		ingress := Ingress{IP: g.IP}
-		if g.IPMode != nil {
-			ingress.IPMode = intern(string(*g.IPMode))
-		}
-		out.LoadBalancer = append(out.LoadBalancer, ingress)
+		out.LoadBalancer = append(out.LoadBalancer, Ingress{IP: g.IP, IPMode: intern(string(ptr.Deref(g.IPMode, "")))})
 	}
 	return out
 }
@@ -96,17 +87,8 @@ func FromEndpointSlice(in *discoveryv1.EndpointSlice) *EndpointSlice {
 		out.Service = ir.Name{Namespace: out.Name.Namespace, Name: intern(service)}
 	}
 	for i, p := range in.Ports {
-		port := EndpointPort{HasName: p.Name != nil, HasPort: p.Port != nil}
-		if p.Name != nil {
-			port.Name = intern(*p.Name)
-		}
-		if p.Protocol != nil {
-			port.Protocol = intern(string(*p.Protocol))
-		}
-		if p.Port != nil {
-			port.Port = *p.Port
-		}
-		out.Ports[i] = port
+		out.Ports[i] = EndpointPort{Name: intern(ptr.Deref(p.Name, "")), HasName: p.Name != nil, Port: ptr.Deref(p.Port, 0), HasPort: p.Port != nil,
+			Protocol: intern(string(ptr.Deref(p.Protocol, "")))}
 	}
 	var shared hints
 	for i := range in.Endpoints {
@@ -120,14 +102,12 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 		Ready:       ptr.Deref(in.Conditions.Ready, true),
 		Serving:     ptr.Deref(in.Conditions.Serving, true),
 		Terminating: ptr.Deref(in.Conditions.Terminating, false),
+		NodeName:    intern(ptr.Deref(in.NodeName, "")),
+		Pod:         podOf(in.TargetRef),
 	}
 	if len(in.Addresses) > 0 {
 		out.Address, out.Addr = in.Addresses[0], address(in.Addresses[0])
 	}
-	if in.NodeName != nil {
-		out.NodeName = intern(*in.NodeName)
-	}
-	out.Pod = podOf(in.TargetRef)
 	if in.Hints != nil {
 		out.Hints = shared.of(in.Hints)
 	}
@@ -200,10 +180,7 @@ func readyAddresses(in *corev1.EndpointSubset, family ir.Family) (out []Endpoint
 		if addr.IsValid() && !family.Has(addr) || !addr.IsValid() && family != ir.IPv4 {
 			continue
 		}
-		e := Endpoint{Address: a.IP, Addr: addr, Pod: podOf(a.TargetRef), Ready: true, Serving: true}
-		if a.NodeName != nil {
-			e.NodeName = intern(*a.NodeName)
-		}
+		e := Endpoint{Address: a.IP, Addr: addr, Pod: podOf(a.TargetRef), NodeName: intern(ptr.Deref(a.NodeName, "")), Ready: true, Serving: true}
 		out, indexes = append(out, e), append(indexes, i)
 	}
 	return out, indexes
@@ -282,10 +259,7 @@ func ParseObject(object string) (kind string, n ir.Name) {
 // version of the object (SNAP-47). It returns the zero time if the text is
 // invalid.
 func triggered(text string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return time.Time{}
-	}
+	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t
 }
 
@@ -298,12 +272,7 @@ func intern(s string) string {
 	return unique.Make(s).Value()
 }
 
-func clone(in []string) []string {
-	if len(in) == 0 {
-		return nil
-	}
-	return slices.Clone(in)
-}
+func clone(in []string) []string { return append([]string(nil), in...) }
 
 func has(m map[string]string, key string) bool {
 	_, ok := m[key]

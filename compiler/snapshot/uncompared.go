@@ -64,7 +64,10 @@ func SettingsOf(in *corev1.Service, foreign bool) map[string]any {
 	if !foreign && spec.Type != corev1.ServiceTypeExternalName && spec.ClusterIP != corev1.ClusterIPNone {
 		return content
 	}
-	text := fmt.Sprintf("%q %t %t %q", spec.ExternalName, spec.ClusterIP == corev1.ClusterIPNone, spec.PublishNotReadyAddresses, spec.Selector)
+	if spec.Type == corev1.ServiceTypeExternalName {
+		content["spec.externalName"] = spec.ExternalName
+	}
+	text := fmt.Sprintf("%t %t %q", spec.ClusterIP == corev1.ClusterIPNone, spec.PublishNotReadyAddresses, spec.Selector)
 	for _, p := range spec.Ports {
 		text += " " + p.TargetPort.String()
 	}

@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,13 +62,8 @@ func NewOverview(programs ir.Programs) Overview {
 		o.Settings = append(o.Settings, settingsOf(p)...)
 	}
 	o.Services, o.Backends = len(services), len(backends)
-	names := make([]ir.Name, 0, len(unserved))
-	for n := range unserved {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, ir.Name.Compare)
 	o.Unserved = []string{}
-	for _, n := range names {
+	for _, n := range slices.SortedFunc(maps.Keys(unserved), ir.Name.Compare) {
 		o.Unserved = append(o.Unserved, n.String())
 	}
 	return o

@@ -35,12 +35,12 @@ func (j *Input) unknowns() map[ir.Name]unknown {
 	for _, svc := range j.Snapshot.Services() {
 		w := j.Reader.Written()[svc.Object]
 		selector, manifests := w.Selector, j.Pending(svc.Name) || j.Reader.Unsliced() != ""
-		if len(selector) == 0 || svc.ClusterIP == "" || svc.ClusterIP == "None" || len(j.Snapshot.Slices(svc.Name)) > 0 {
+		if len(selector) == 0 || svc.ClusterIP == "" || len(j.Snapshot.Slices(svc.Name)) > 0 || len(loads.Select(svc.Name.Namespace, selector)) > 0 {
 			continue
 		}
 		if why, makers, alone := loads.Undecided(&customs, svc.Name.Namespace, selector); why != "" && !(alone && unread != "") {
 			out[svc.Name] = unknown{why: why, makers: makers, alone: alone}
-		} else if unread != "" && len(loads.Select(svc.Name.Namespace, selector)) == 0 {
+		} else if unread != "" {
 			out[svc.Name] = unknown{why: unread + " are not read, and may make its pods", makers: []string{"files"}}
 		} else if manifests && len(loads.In(svc.Name.Namespace)) == 0 {
 			out[svc.Name] = unknown{why: "the input has no workload in namespace " + svc.Name.Namespace, alone: true}

@@ -67,6 +67,27 @@ func (w *Workloads) Endpoints(service ir.Name) map[netip.Addr][]string {
 	return all
 }
 
+// Resolved returns what clients reach by the name of a Service without rules: the external name, or the workloads behind
+// it; nil for others.
+func (w *Workloads) Resolved(service ir.Name) []string {
+	svc := w.Snapshot.Service(service)
+	if svc == nil || svc.ProxyName || svc.Type != "ExternalName" && svc.ClusterIP != "None" {
+		return nil
+	}
+	if name, ok := w.Reader.Written()[svc.Object].Settings["spec.externalName"].(string); ok {
+		return []string{name}
+	}
+	out := []string{}
+	for _, of := range w.Endpoints(service) {
+		if len(of) == 0 {
+			of = []string{"other endpoints"}
+		}
+		out = append(out, of...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // add adds the addresses of a slice.
 func (w *Workloads) add(to map[netip.Addr][]string, slice *snapshot.EndpointSlice) {
 	object := strings.TrimPrefix(slice.Object, snapshot.AssumedFrom)

@@ -226,10 +226,7 @@ func (r *Reader) document(p *place) *yaml.Node {
 		node = doc.Content[0]
 	}
 	if len(p.index) > 0 {
-		if r.shared == nil {
-			r.shared = map[*part]*yaml.Node{}
-		}
-		r.shared[p.part] = node
+		SetIn(&r.shared, p.part, node)
 	}
 	return node
 }

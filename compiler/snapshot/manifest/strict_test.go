@@ -60,7 +60,7 @@ func TestWritten(t *testing.T) {
 			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.allocateLoadBalancerNodePorts", Msg: withoutBalancer, Hint: setBalancer}, true},
 			{diag.Diagnostic{Severity: diag.Error, Code: diag.PortDuplicate, Object: "Service x/a", Path: "spec.ports[1].port", Msg: "must be unique in the Service for protocol TCP, got 80", Hint: "use another port, or remove it"}, false},
 			{diag.Diagnostic{Severity: diag.Error, Code: diag.PortDuplicate, Object: "Service x/a", Path: "spec.ports[2].port", Msg: "must be unique in the Service for protocol TCP, got 80", Hint: "use another port, or remove it"}, false}}, Order: 1,
-			Settings: map[string]any{"spec": `"" true true map["app":"a"] 80 80 80`}},
+			Settings: map[string]any{"spec": `true true map["app":"a"] 80 80 80`}},
 		"Node node1": {Kernel: "6.1.0", Labels: map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, Order: 2},
 	}
 	if d := cmp.Diff(want, r.Written()); d != "" {

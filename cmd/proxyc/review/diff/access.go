@@ -12,7 +12,18 @@ import (
 func (d *Diff) WriteAccess(w io.Writer) error {
 	var lines []string
 	nodes := map[string][]string{}
+	add := func(line string, on []string) {
+		if nodes[line] == nil { // other nodes may have other backends
+			lines = append(lines, line)
+		}
+		nodes[line] = append(nodes[line], on...)
+	}
 	for _, s := range d.Services {
+		for _, n := range s.Notes {
+			if n.Effect == flow.Opens {
+				add(fmt.Sprintf("%s: %s: %s", s.Name, n.What, arrow(n.Before, n.After)), n.Nodes)
+			}
+		}
 		for i := range s.Flows {
 			f := &s.Flows[i]
 			if f.Change.Effect != flow.Opens {
@@ -26,10 +37,7 @@ func (d *Diff) WriteAccess(w io.Writer) error {
 			if f.Change.Waits != "" {
 				line += ": " + f.Change.Waits
 			}
-			if nodes[line] == nil { // other nodes may have other backends
-				lines = append(lines, line)
-			}
-			nodes[line] = append(nodes[line], f.Nodes...)
+			add(line, f.Nodes)
 		}
 	}
 	for _, line := range lines {

@@ -160,6 +160,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	var merged flow.Merger
 	pods := append(was.Pods(), is.Pods()...)
 	workloads := [2]flow.Workloads{was.Workloads(), is.Workloads()}
+	notes := unassumed(was, is, of)
 	for i, n := range nodes[0] {
 		if len(d.Unknown) > 0 {
 			d.Unknown = append(d.Unknown, fmt.Sprintf("%d of %d nodes are compared", i, len(nodes[0])))
@@ -170,7 +171,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		if err := d.add(ctx, &merged, n.NodeName, where, before, after, of, compare); err != nil {
 			return nil, err
 		}
-		merged.Add(n.NodeName, unassumed(was, is, of))
+		merged.Add(n.NodeName, notes)
 		for _, f := range ir.Families() {
 			facts.compare(n.NodeName, f, before.Of(f), after.Of(f))
 		}
@@ -198,29 +199,50 @@ func allNodes(was, is *review.Input) bool {
 	return was.OfHost && cmp.Or(was.NoSuchNode("", false), is.NoSuchNode("", false)) != nil || was.AssumedNodes() && is.AssumedNodes()
 }
 
-// unassumed returns changes of fields that have no effect on assumed Nodes or pods.
+// unassumed returns changes of fields that have no effect on assumed Nodes or pods, and of what names of Services without
+// rules stand for.
 func unassumed(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service) {
+	sides := [2]*review.Workloads{was.Workloads(), is.Workloads()}
 	for _, svc := range is.Snapshot.Services() {
 		old := was.Snapshot.Service(svc.Name)
-		if old == nil || !of(svc.Name) || len(svc.IPFamilies) == 0 || svc.ClusterIP == "None" {
+		if old == nil || !of(svc.Name) {
 			continue
 		}
 		family, a, b := ir.IPv4, was.Reader.Written()[old.Object], is.Reader.Written()[svc.Object]
-		if svc.IPFamilies[0] == ir.IPv6.String() {
+		if slices.Index(svc.IPFamilies, ir.IPv6.String()) == 0 {
 			family = ir.IPv6
 		}
-		note := func(what, before, after string) {
-			out = append(out, flow.Service{Name: svc.Name, Notes: []flow.Note{{Effect: flow.Spread, What: what, Before: before, After: after, Family: family}}})
+		note := func(effect flow.Effect, what, before, after string) {
+			if before != after {
+				out = append(out, flow.Service{Name: svc.Name, Notes: []flow.Note{{Effect: effect, What: what, Before: before, After: after, Family: family}}})
+			}
 		}
-		if a.Distribution != b.Distribution && was.AssumedNodes() && is.AssumedNodes() {
-			note("spec.trafficDistribution", a.Distribution, b.Distribution)
+		if before, after := sides[0].Resolved(svc.Name), sides[1].Resolved(svc.Name); before != nil || after != nil {
+			if len(before) > 0 && after != nil && a.Reduced == b.Reduced {
+				note(effectOf(before, after), "name in DNS", strings.Join(before, ", "), strings.Join(after, ", "))
+			}
+			continue
+		}
+		if was.AssumedNodes() && is.AssumedNodes() {
+			note(flow.Spread, "spec.trafficDistribution", a.Distribution, b.Distribution)
 		}
 		given := func(s *snapshot.EndpointSlice) bool { return !s.Assumed() }
-		if a.NotReady != b.NotReady && !slices.ContainsFunc(is.Snapshot.Slices(svc.Name), given) { // assumed pods are ready
-			note("spec.publishNotReadyAddresses", strconv.FormatBool(a.NotReady), strconv.FormatBool(b.NotReady))
+		if !slices.ContainsFunc(is.Snapshot.Slices(svc.Name), given) { // assumed pods are ready
+			note(flow.Spread, "spec.publishNotReadyAddresses", strconv.FormatBool(a.NotReady), strconv.FormatBool(b.NotReady))
 		}
 	}
 	return out
+}
+
+// effectOf returns the effect of other targets of a name.
+func effectOf(before, after []string) flow.Effect {
+	switch {
+	case len(after) == 0:
+		return flow.Lost
+	case slices.ContainsFunc(after, func(target string) bool { return !slices.Contains(before, target) }):
+		return flow.Opens
+	}
+	return flow.Backends
 }
 
 // addNew adds the access that new Nodes open, which only the second side has: to their node ports, and
@@ -335,12 +357,13 @@ func has(programs ir.Programs, name ir.Name) bool {
 
 // count counts the selected Services of a node and their frontends, on both sides together.
 func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
-	services, frontends := map[ir.Name]bool{}, map[ir.Family]map[ir.Match]bool{}
+	type at struct {
+		ir.Family
+		ir.Match
+	}
+	services, frontends := map[ir.Name]bool{}, map[at]bool{}
 	for _, programs := range [...]ir.Programs{was, is} {
 		for f, p := range ir.Present(programs) {
-			if frontends[f] == nil {
-				frontends[f] = map[ir.Match]bool{}
-			}
 			for i := range p.Services {
 				s := &p.Services[i]
 				if !of(s.Name) {
@@ -348,15 +371,12 @@ func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
 				}
 				services[s.Name] = true
 				for j := range s.Frontends {
-					frontends[f][s.Frontends[j].Match] = true
+					frontends[at{f, s.Frontends[j].Match}] = true
 				}
 			}
 		}
 	}
-	d.Compared.Services = len(services)
-	for _, at := range frontends {
-		d.Compared.Destinations += len(at)
-	}
+	d.Compared.Services, d.Compared.Destinations = len(services), len(frontends)
 }
 
 // nodesOf returns the facts about the selected nodes that both sides have, in the same order, and
@@ -428,16 +448,8 @@ func nodeFacts(p *ir.Program) map[string]string {
 	if n.IP.IsValid() {
 		facts["address"] = n.IP.String()
 	}
-	var words []string
-	for _, a := range n.Addrs {
-		words = append(words, a.String())
-	}
-	facts["all addresses"] = strings.Join(words, ", ")
-	words = nil
-	for _, c := range n.ServiceCIDRs {
-		words = append(words, c.Prefix.String())
-	}
-	facts["Service networks"] = strings.Join(words, ", ")
+	facts["all addresses"] = review.FirstOf(n.Addrs, len(n.Addrs), netip.Addr.String)
+	facts["Service networks"] = review.FirstOf(n.ServiceCIDRs, len(n.ServiceCIDRs), func(c ir.CIDR) string { return c.Prefix.String() })
 	switch d := &n.Detector; d.Mode {
 	case ir.DetectCIDR:
 		facts["pods"] = d.Prefix.String()
