@@ -27,6 +27,9 @@ const keywordsSince Release = 37
 
 func (r Release) String() string { return "1." + strconv.Itoa(int(r)) }
 
+// MarshalText returns String.
+func (r Release) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // Releases returns the releases whose feature gates are known, in order.
 func Releases() (all []Release) {
 	for _, history := range entries(gatesText) {
@@ -107,7 +110,9 @@ func (r *resolver) under() {
 		if on := enabledIn(release, set, e.Gate); on != enabledIn(Peer, set, e.Gate) {
 			r.c.FeatureGates[e.Gate] = on
 			r.sources.setDefault(join("featureGates", e.Gate), "of release "+release.String())
-			r.sources["featureGates"] = Source{Default: "of release " + release.String(), isDefault: true}
+			source := r.sources["featureGates"]
+			source.Default, source.isDefault = "of release "+release.String(), len(set) == 0
+			r.sources["featureGates"] = source
 		}
 	}
 	if release < localhostSince || !r.c.Enabled(GateLocalhost) || r.c.ProxyMode() != ir.ModeNFTables {

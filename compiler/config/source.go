@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -15,7 +17,7 @@ type Source struct {
 	Flag   string // "--proxy-mode"
 	// Default is the reason for a default that depends on another value ("from
 	// bindAddress"). File and Line are then the place of a zero value, which
-	// counts as unset (CFG-5).
+	// counts as unset (CFG-5), or the place of the other values of a map.
 	Default   string
 	isDefault bool
 }
@@ -27,20 +29,17 @@ func (s Source) String() string {
 	if s.Line > 0 {
 		place = fmt.Sprintf("%s:%d", s.File, s.Line)
 	}
+	place = cmp.Or(s.Flag, place)
+	out := strings.TrimSuffix("default "+s.Default, " ")
 	switch {
-	case s.Flag != "":
-		return s.Flag
-	case !s.isDefault && place != "":
-		return place
+	case place == "":
+		return out
+	case s.isDefault:
+		return out + ", as the value at " + place + " is treated as not set"
+	case s.Default != "":
+		return place + ", and " + out
 	}
-	out := "default"
-	if s.Default != "" {
-		out += " " + s.Default
-	}
-	if place != "" {
-		out += ", as the value at " + place + " is treated as not set"
-	}
-	return out
+	return place
 }
 
 // sources maps each path that was set to its source. It includes sections

@@ -48,7 +48,7 @@ func UnknownNode(field, name, got string, snapshots ...*snapshot.Snapshot) error
 		}
 	}
 	const shown = 10
-	text := FirstOf(diag.NearestFirst(name, slices.Collect(maps.Keys(known))), shown, func(n string) string { return n })
+	text := FirstOf(diag.NearestFirst(name, slices.Collect(maps.Keys(known))), shown)
 	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, cmp.Or(text, "none"), got)
 }
 

@@ -42,16 +42,20 @@ func ShellWord(word string) string {
 }
 
 // FirstOf joins the first words of a list, at most most, and counts the others.
-func FirstOf[T any](list []T, most int, word func(T) string) string {
-	words := make([]string, 0, most)
-	for _, one := range list[:min(most, len(list))] {
+func FirstOf(list []string, most int) string {
+	if more := len(list) - most; more > 0 {
+		return strings.Join(list[:most], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(list, ", ")
+}
+
+// FirstBy is FirstOf with a word for each element.
+func FirstBy[T any](list []T, most int, word func(T) string) string {
+	var words []string
+	for _, one := range list {
 		words = append(words, word(one))
 	}
-	text := strings.Join(words, ", ")
-	if more := len(list) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return FirstOf(words, most)
 }
 
 // Counted returns a number of things, whose plural ends in s.

@@ -296,7 +296,7 @@ func renderedFinding(by map[string]int, chart bool) (d diag.Diagnostic) {
 	d.File = names[0]
 	dir, others := ShellWord(filepath.Dir(d.File)), ""
 	if len(names) > 1 {
-		dir, others = "DIR", " (so do "+FirstOf(names[1:], shownRendered, func(name string) string { return name })+")"
+		dir, others = "DIR", " (so do "+FirstOf(names[1:], shownRendered)+")"
 	}
 	switch {
 	case chart:
@@ -376,7 +376,7 @@ func CompareUnread(was, is *Input) {
 	}
 	for by, names := range changed {
 		if names = slices.DeleteFunc(names, func(name string) bool { return name == by }); len(names) > 0 {
-			by += " (" + FirstOf(names, 1, func(name string) string { return name }) + ")"
+			by += " (" + FirstOf(names, 1) + ")"
 		}
 		is.NotRead = append(is.NotRead, by)
 	}

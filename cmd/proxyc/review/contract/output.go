@@ -40,7 +40,7 @@ func (r *Result) WriteText(w io.Writer) error {
 			if at.Possible && !slices.ContainsFunc(v.At, func(at *At) bool { return !c.certain(at) }) {
 				continue // for the same reason as on other nodes
 			}
-			fmt.Fprintf(w, "  %s on %s\n", review.FirstOf(v.At, 3, func(at *At) string { return at.Kind.String() + " of " + at.Port.String() }), review.FirstOf(at.Nodes, 5, func(n string) string { return n }))
+			fmt.Fprintf(w, "  %s on %s\n", review.FirstBy(v.At, 3, func(at *At) string { return at.Kind.String() + " of " + at.Port.String() }), review.FirstOf(at.Nodes, 5))
 			fmt.Fprintf(w, "    cause: %s\n", r.cause(at))
 			if at.Possible {
 				fmt.Fprintf(w, "    only if %s is the address of a selected pod, which the input does not state\n", at.Packet.Src)

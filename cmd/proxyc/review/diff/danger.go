@@ -41,7 +41,7 @@ func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) 
 		}
 	}
 	if len(unknown) > 0 {
-		failures = append(failures, "not known: "+review.FirstOf(unknown, ShownUnknown, func(what string) string { return what }))
+		failures = append(failures, "not known: "+review.FirstOf(unknown, ShownUnknown))
 	}
 	if n := d.Wrong; n > 0 {
 		failures = append(failures, review.Counted(n, "object")+" with errors")
@@ -49,18 +49,15 @@ func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) 
 	return failures, accepted
 }
 
-// ParseFailOn returns whether a comparison fails, by the words of --fail-on: effects, or danger. Without any, each change
+// ParseFailOn returns whether a comparison fails, by the words of --fail-on: effects and danger. Without any, each change
 // is a failure.
 func ParseFailOn(words []string) (fails func(*Diff) bool, err error) {
-	if slices.Equal(words, []string{"danger"}) {
-		return func(d *Diff) bool {
-			failures, _ := d.Failures(&lint.Suppressions{})
-			return len(failures) > 0
-		}, nil
-	}
-	effects, err := ParseEffects("--fail-on", words)
+	effects, err := ParseEffects("--fail-on", words, "danger")
 	if words == nil {
 		effects = flow.Effects()
 	}
-	return func(d *Diff) bool { return d.Has(effects) }, err
+	return func(d *Diff) bool {
+		failures, _ := d.Failures(&lint.Suppressions{})
+		return d.Has(effects) || slices.Contains(words, "danger") && len(failures) > 0
+	}, err
 }

@@ -196,7 +196,7 @@ func (d *Diff) writeNotCompared(w io.Writer, paragraph bool) {
 		if len(line.what) == 0 {
 			continue
 		}
-		text := review.FirstOf(line.what, shownNotCompared, func(what string) string { return what })
+		text := review.FirstOf(line.what, shownNotCompared)
 		counts := map[string]int{}
 		for _, what := range line.what[min(shownNotCompared, len(line.what)):] {
 			counts[kindOf(what)]++

@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -64,7 +65,7 @@ func (d *Diff) onNodes(nodes []string) string {
 	if len(nodes) == len(d.Nodes) {
 		return ""
 	}
-	return " (on " + review.FirstOf(nodes, 5, func(n string) string { return n }) + ")"
+	return " (on " + review.FirstOf(nodes, 5) + ")"
 }
 
 // compacted returns the names sorted and without duplicates.
@@ -145,7 +146,7 @@ func (d *Diff) writeSettings(w io.Writer, wide bool) {
 func (d *Diff) writeEntry(w io.Writer, g *flow.Entry, wide bool) {
 	title := sign(g.Action) + " " + serviceName(g.Name)
 	if n := len(g.Names); n > 1 {
-		title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, review.FirstOf(g.Names, shownNames, serviceName))
+		title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, review.FirstBy(g.Names, shownNames, serviceName))
 	}
 	fmt.Fprintln(w, title)
 	last := ""
@@ -354,7 +355,7 @@ func (d *Diff) markdownSettings(w *bytes.Buffer) (omitted int) {
 // markdownEntry writes a row for each change of an entry, unless omitted is set, until one does not
 // fit. It returns the number of rows, and whether some are omitted.
 func (d *Diff) markdownEntry(w *bytes.Buffer, g *flow.Entry, omitted bool) (shown int, _ bool) {
-	name := review.FirstOf(g.Names, shownNames, serviceName)
+	name := review.FirstBy(g.Names, shownNames, serviceName)
 	row := func(cells ...string) {
 		line := fmt.Sprintf("| %s | %s | %s |", g.Effect, sign(g.Action), lint.Cell(name))
 		for _, c := range cells {
@@ -556,18 +557,21 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 	return json.Marshal(out)
 }
 
-// ParseEffects parses the words of a flag, and reports all that are unknown.
-func ParseEffects(flag string, words []string) (all []flow.Effect, err error) {
+// ParseEffects parses the words of a flag, and reports all that are neither effects nor others.
+func ParseEffects(flag string, words []string, others ...string) (all []flow.Effect, err error) {
 	var names []string
 	for _, e := range flow.Effects() {
 		names = append(names, e.String())
 	}
+	effects := len(names)
+	names = append(names, others...)
 	for _, word := range words {
 		i := slices.Index(names, word)
 		if i < 0 {
-			err = errors.Join(err, fmt.Errorf("%s: must be one of %s, got %q%s", flag, strings.Join(names, ", "), word, review.DidYouMean(word, names)))
+			err = errors.Join(err, fmt.Errorf("%s: %w", flag, diag.NotOneOf(word, names)))
+		} else if i < effects {
+			all = append(all, flow.Effect(i))
 		}
-		all = append(all, flow.Effect(i))
 	}
 	return all, err
 }

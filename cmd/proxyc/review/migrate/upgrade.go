@@ -17,8 +17,7 @@ import (
 
 // Upgrade is what to do before kube-proxy of another release starts.
 type Upgrade struct {
-	Release       config.Release `json:"-"`
-	To            string         `json:"toRelease"`
+	Release       config.Release `json:"toRelease"`
 	Configuration []Task         `json:"configuration"`
 	Nodes         []Task         `json:"nodes"`
 	Services      []Task         `json:"services"`
@@ -36,10 +35,13 @@ var ends = []diag.Code{diag.ModeIPVS, diag.ModeUnset, diag.ExternalIPsEnd, diag.
 // skew is how many minor releases a kubelet may be older or newer than kube-proxy.
 const skew = 3
 
+// shownUnknown is the maximum number of named Nodes whose versions are not known.
+const shownUnknown = 5
+
 // NewUpgrade returns the Upgrade of an input to a release, whose configuration is is, and about which
 // found reports. The command of mode ipvs has the arguments in.
 func NewUpgrade(was *review.Input, is *config.Resolved, found diag.List, release config.Release, in string) *Upgrade {
-	u := &Upgrade{Release: release, To: release.String(), Configuration: []Task{}, Nodes: []Task{}, Services: []Task{}}
+	u := &Upgrade{Release: release, Configuration: []Task{}, Nodes: []Task{}, Services: []Task{}}
 	for _, d := range found {
 		if d.Severity <= diag.Warning {
 			u.add(d, in)
@@ -55,12 +57,20 @@ func NewUpgrade(was *review.Input, is *config.Resolved, found diag.List, release
 			u.add(d, in)
 		}
 	}
+	var unknown []string
 	for _, n := range was.Snapshot.Nodes() {
 		object := "Node " + n.Name
-		if kubelet := was.Reader.Written()[object].Kubelet; tooFar(kubelet, release) {
+		written := was.Reader.Written()[object]
+		if written.Kubelet == "" || written.Kernel == "" {
+			unknown = append(unknown, n.Name)
+		}
+		if kubelet := written.Kubelet; tooFar(kubelet, release) {
 			u.Nodes = append(u.Nodes, Task{fmt.Sprintf("%s: kubelet %s: must be at most %d minor releases from kube-proxy %s", object, kubelet, skew, release),
 				"kubectl drain " + review.ShellWord(n.Name) + " --ignore-daemonsets"})
 		}
+	}
+	if len(unknown) > 0 || len(was.Snapshot.Nodes()) == 0 {
+		u.Nodes = append(u.Nodes, Task{"versions of kubelet and kernel are not known: the input has no status.nodeInfo of " + cmp.Or(review.FirstOf(unknown, shownUnknown), "any Node") + "; add this output", "kubectl get nodes -o yaml"})
 	}
 	return u
 }

@@ -113,7 +113,7 @@ func (r *Report) writeVerdict(w io.Writer) {
 	if len(failures) > 0 {
 		verdict = "Failed: " + lint.Cell(strings.Join(failures, "; "))
 	} else if left := slices.Concat(r.Diff.Unknown, r.Diff.NotRead, r.Diff.NotCompared); len(left) > 0 {
-		verdict += ". Not compared: " + lint.Cell(review.FirstOf(left, diff.ShownUnknown, func(what string) string { return what }))
+		verdict += ". Not compared: " + lint.Cell(review.FirstOf(left, diff.ShownUnknown))
 	}
 	fmt.Fprintf(w, "**%s.**\n\n", verdict)
 	if len(accepted) > 0 {
@@ -157,7 +157,7 @@ func (r *Report) writeOverview(w io.Writer) {
 		fmt.Fprintln(w, ".")
 	}
 	if len(o.Unserved) > 0 {
-		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s.\n", lint.Cell(review.FirstOf(o.Unserved, shownUnserved, func(n string) string { return n })))
+		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s.\n", lint.Cell(review.FirstOf(o.Unserved, shownUnserved)))
 	}
 	fmt.Fprintln(w)
 }

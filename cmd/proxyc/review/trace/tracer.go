@@ -258,7 +258,7 @@ func (s *Tracer) nearPods(text string, family ir.Family) string {
 		return ""
 	}
 	const shown = 5
-	return fmt.Sprintf(" (pods: %s)", review.FirstOf(diag.NearestFirst(text, near), shown, func(n string) string { return n }))
+	return fmt.Sprintf(" (pods: %s)", review.FirstOf(diag.NearestFirst(text, near), shown))
 }
 
 // assumed returns the pod that a stand-in stands for.
