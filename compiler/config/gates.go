@@ -67,15 +67,17 @@ type gate struct {
 func gates(r Release) map[string]gate {
 	all := map[string]gate{}
 	for name, history := range entries(gatesText) {
-		state, known := stateIn(history, r)
-		if !known {
-			continue
+		if state, absence := stateIn(history, r); absence == "" {
+			all[name] = parseGate(state)
 		}
-		state, needs, _ := strings.Cut(state, " requires ")
-		words := strings.Fields(state)
-		all[name] = gate{strings.TrimPrefix(words[0], "GA"), words[1] == "on", len(words) > 2, strings.Fields(needs)}
 	}
 	return all
+}
+
+func parseGate(state string) gate {
+	state, needs, _ := strings.Cut(state, " requires ")
+	words := strings.Fields(state)
+	return gate{strings.TrimPrefix(words[0], "GA"), words[1] == "on", len(words) > 2, strings.Fields(needs)}
 }
 
 // peerGates returns the gates of the newest kube-proxy, which proxyc follows.
@@ -85,8 +87,8 @@ var peerGates = sync.OnceValue(func() map[string]gate { return gates(Peer) })
 func otherGates(r Release) map[string]string {
 	all := map[string]string{}
 	for name, history := range entries(gatesText) {
-		if _, known := stateIn(history, r); !known {
-			all[name] = absence(history, r)
+		if _, absence := stateIn(history, r); absence != "" {
+			all[name] = absence
 		}
 	}
 	maps.Copy(all, entries(otherGatesText))

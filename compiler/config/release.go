@@ -64,41 +64,31 @@ func parseSince(part string) (Release, string) {
 	return Release(minor), state
 }
 
-// stateIn returns the state of a gate in a release. known is false if the release does not have it.
-func stateIn(history string, r Release) (state string, known bool) {
-	for _, part := range strings.Split(history, "; ") {
-		if since, next := parseSince(part); since <= r {
-			state, known = next, next != "-"
+// stateIn returns the state with which the code behaves in a release, and why the release does not have
+// the gate; "" if it has. Before a gate exists and after its removal, the first and the last state apply.
+func stateIn(history string, r Release) (state, absence string) {
+	for i, part := range strings.Split(history, "; ") {
+		since, next := parseSince(part)
+		switch {
+		case since > r && i > 0:
+		case since > r:
+			state, absence = next, "a gate of release "+since.String()+" and newer"
+		case next == "-":
+			absence = "removed in release " + since.String()
+		default:
+			state, absence = next, ""
 		}
 	}
-	return state, known
+	return state, absence
 }
 
-// absence describes why a release does not have a gate.
-func absence(history string, r Release) string {
-	for _, part := range strings.Split(history, "; ") {
-		since, state := parseSince(part)
-		if state == "-" && since <= r {
-			return "removed in release " + since.String()
-		} else if since > r {
-			return "a gate of release " + since.String() + " and newer"
-		}
+// enabledIn reports whether a gate is on in a release with the given settings.
+func enabledIn(r Release, set map[string]bool, name string) bool {
+	state, absence := stateIn(entries(gatesText)[name], r)
+	if absence != "" {
+		return parseGate(state).on
 	}
-	return ""
-}
-
-// enabledIn reports whether a gate is on in a release with the given settings. Before a gate exists
-// and after its removal, the code behaves as with its first and last default.
-func enabledIn(r Release, set map[string]bool, name string) (on bool) {
-	if g, known := gates(r)[name]; known {
-		return isOn(set, name, g)
-	}
-	for i, part := range strings.Split(entries(gatesText)[name], "; ") {
-		if since, state := parseSince(part); (i == 0 || since <= r) && state != "-" {
-			on = strings.Fields(state)[1] == "on"
-		}
-	}
-	return on
+	return isOn(set, name, parseGate(state))
 }
 
 // under sets the gates whose effect differs from that in Peer, so that the rest of proxyc follows the
