@@ -24,6 +24,23 @@ type Desired struct {
 	Changes  ir.Changes
 }
 
+// Before returns the Programs before the commit, with at least the Services that it changes.
+func (d *Desired) Before(applied *Applied) (programs ir.Programs) {
+	if d.Full {
+		return applied.Programs()
+	}
+	for f, changes := range d.Changes.All() {
+		p := &ir.Program{Family: f}
+		for _, c := range changes {
+			if c.Old != nil {
+				p.Services = append(p.Services, *c.Old)
+			}
+		}
+		*programs.At(f) = p
+	}
+	return programs
+}
+
 // Take records a committed state.
 func (a *Applied) Take(d Desired) {
 	if d.Full {

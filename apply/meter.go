@@ -137,13 +137,21 @@ func (m *Meter[ID]) add(r Reading[ID]) {
 func (m *Meter[ID]) Forget(d Desired, applied *Applied) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	changed := map[ir.Name]bool{}
-	for _, changes := range d.Changes.All() {
-		for _, c := range changes {
-			changed[c.Name] = true
+	forget := func(p ir.ServicePort) {
+		if !applied.Has(p) {
+			delete(m.sums, p)
 		}
 	}
-	maps.DeleteFunc(m.sums, func(p ir.ServicePort, _ Traffic) bool {
-		return (d.Full || changed[p.Service]) && !applied.Has(p)
-	})
+	if d.Full {
+		for p := range m.sums {
+			forget(p)
+		}
+		return
+	}
+	for _, p := range ir.Present(d.Before(applied)) {
+		for s, f := range p.Frontends() {
+			forget(f.Port)
+			forget(ir.ServicePort{Service: s.Name})
+		}
+	}
 }

@@ -78,7 +78,7 @@ func newDataplane(k kernel, tables apply.Dataplane, families []ir.Family, o appl
 		drains: &drainer{log: o.Log, deadline: cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now, k: k, of: map[drainKey]drain{}},
 	}
 	if o.ServiceMetrics == apply.MetricsServices {
-		d.meter = &meter{apply.NewMeter[ir.Match](o.Log), k, families, d.applied.Programs}
+		d.meter = &meter{apply.NewMeter[ir.Match](o.Log), k, families, &d.applied}
 	}
 	return d
 }

@@ -116,7 +116,7 @@ func withBackends(s *ir.Service, backends ...ir.Backend) *ir.Service {
 // Connections are those of virtual servers, added up over their removal, for each address of a node port.
 func TestTraffic(t *testing.T) {
 	b := newBench(t)
-	b.meter = &meter{apply.NewMeter[ir.Match](nil), b.k, []ir.Family{ir.IPv4, ir.IPv6}, b.applied.Programs}
+	b.meter = &meter{apply.NewMeter[ir.Match](nil), b.k, []ir.Family{ir.IPv4, ir.IPv6}, &b.applied}
 	p := program()
 	b.once(p)
 	s := &p.Services[slices.IndexFunc(p.Services, func(s ir.Service) bool {

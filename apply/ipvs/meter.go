@@ -15,15 +15,15 @@ type meter struct {
 	*apply.Meter[ir.Match] // of virtual servers
 	kernel                 kernel
 	families               []ir.Family
-	programs               func() ir.Programs
+	applied                *apply.Applied
 }
 
 // traffic implements apply.Counters.
 func (m *meter) traffic(ctx context.Context) (map[ir.ServicePort]apply.Traffic, error) {
-	return m.Read(ctx, m.counters)
+	return m.Read(ctx, func(ctx context.Context) (apply.Reading[ir.Match], error) { return m.counters(ctx, m.applied.Programs) })
 }
 
-func (m *meter) counters(ctx context.Context) (r apply.Reading[ir.Match], err error) {
+func (m *meter) counters(ctx context.Context, programs func() ir.Programs) (r apply.Reading[ir.Match], err error) {
 	for _, f := range m.families {
 		values, err := m.kernel.counted(ctx, f)
 		if err != nil {
@@ -31,7 +31,7 @@ func (m *meter) counters(ctx context.Context) (r apply.Reading[ir.Match], err er
 		}
 		r.Values = append(r.Values, values...)
 	}
-	frontends := render.FrontendsIn(m.programs)
+	frontends := render.FrontendsIn(programs)
 	r.Of = func(key ir.Match) (render.Counted, bool) {
 		of := frontends(ir.FamilyOf(key.Addr))
 		// A node port has a virtual server for each address of the node.
@@ -55,7 +55,9 @@ func (m *meter) measured(ctx context.Context, p *Plan, c *commit) (err error) {
 	if m == nil || len(gone) == 0 {
 		return c.run(ctx, p)
 	}
-	m.Around(func() (apply.Reading[ir.Match], error) { return m.counters(ctx) }, func(key ir.Match) bool { return gone[key] }, func() bool {
+	m.Around(func() (apply.Reading[ir.Match], error) {
+		return m.counters(ctx, func() ir.Programs { return p.desired.Before(m.applied) })
+	}, func(key ir.Match) bool { return gone[key] }, func() bool {
 		err = c.run(ctx, p)
 		return err == nil && len(c.refused) == 0
 	})

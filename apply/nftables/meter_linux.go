@@ -109,7 +109,7 @@ func (m *meter) around(ctx context.Context, c *conn.Conn, p *Plan, commit func()
 	}
 	changed := map[counterID]bool{}
 	m.Around(func() (r reading, err error) {
-		r.Of = countedIn(m.applied.Programs)
+		r.Of = countedIn(func() ir.Programs { return p.desired.Before(m.applied) })
 		for f, change := range ir.Present(p.families) {
 			for _, e := range change.sets.elements {
 				id, ok := fixedSet(e.set.Name)
