@@ -110,6 +110,16 @@ func (p *Program) Find(name Name) (int, bool) {
 	return slices.BinarySearchFunc(p.Services, name, func(s Service, n Name) int { return s.Name.Compare(n) })
 }
 
+// HealthCheck returns the Service with a health check node port, or nil.
+func (p *Program) HealthCheck(port uint16) *Service {
+	for i := range p.Services {
+		if h := p.Services[i].Health; h != nil && h.Port == port {
+			return &p.Services[i]
+		}
+	}
+	return nil
+}
+
 // Frontends yields the frontends of all Services.
 func (p *Program) Frontends() iter.Seq2[*Service, *Frontend] {
 	return func(yield func(*Service, *Frontend) bool) {

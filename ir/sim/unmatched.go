@@ -35,7 +35,11 @@ func (t *tracer) unclaimed(local bool) Outcome {
 		return Outcome{}
 	}
 	fate := t.unallocated(local)
-	if s == nil && fate == NotOurs {
+	if s == nil && fate == NotOurs && t.explain {
+		if of := t.program.HealthCheck(t.pkt.Port); of != nil && t.pkt.Protocol == ir.TCP && t.own.Has(t.pkt.Dst) {
+			t.step(of.Health.Origin, "port %d is the health check node port of %s: the daemon answers, and nothing is proxied", t.pkt.Port, of.Name)
+			return Outcome{}
+		}
 		t.step(ir.Origin{}, "no Service has %s", ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port})
 	}
 	return Outcome{Fate: fate}

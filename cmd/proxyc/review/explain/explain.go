@@ -173,6 +173,11 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 	}
 	pieces := s.pieces(programs)
 	x.addEntries(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
+	for _, p := range ir.Present(programs) {
+		if of := p.HealthCheck(s.port); of != nil && s.isPort(s.port, ir.TCP) && (!s.addr.IsValid() || p.Node.HasAddr(s.addr)) && len(x.Notes) == 0 {
+			x.Notes = append(x.Notes, fmt.Sprintf("port %d is the health check node port of Service %s (%s)", s.port, of.Name, of.Health.Origin))
+		}
+	}
 	if x.Empty() {
 		x.Notes = append(x.Notes, s.absence(ignored)...)
 	}
