@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -83,10 +84,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 		p.Without(review.Counted(n, "object") + " with errors, as named")
 	}
 	p.FindCauses(sides[0], sides[1], c.All)
-	p.Trace = "proxyc trace"
-	for _, word := range help.Given(k, "output", "all", "timeout") {
-		p.Trace += " " + review.ShellWord(word)
-	}
+	p.Trace = c.trace(k, j.Config.ProxyMode())
 	if ofKernel {
 		p.Trace += " --kernel"
 	}
@@ -94,6 +92,21 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 		return err
 	}
 	return compared(p.Verdict == proof.Equal || p.Verdict == proof.NoDifference, 0)
+}
+
+// trace returns the command that shows a packet, in the mode of the side that has another than the input.
+func (c *proveCmd) trace(k *kong.Context, mode ir.Mode) string {
+	text, other := "proxyc trace", []string{"output", "all", "timeout"} // flags that trace does not have
+	for _, side := range [...]string{c.B, c.A} {
+		if of, ok := strings.CutPrefix(side, "mode:"); ok && of != string(mode) {
+			text, other = text+" --mode "+of, append(other, "mode", "proxy-mode")
+			break
+		}
+	}
+	for _, word := range help.Given(k, other...) {
+		text += " " + review.ShellWord(word)
+	}
+	return text
 }
 
 // side loads one side. programs are those of the unmodified configuration.
