@@ -9,7 +9,7 @@ import (
 )
 
 // Pod returns the address of a pod in a family, and its node. It looks for the
-// pod in EndpointSlices, then in v1 Endpoints. If several addresses match, it
+// pod in EndpointSlices, in v1 Endpoints, then in Pods. If several addresses match, it
 // returns the lowest.
 func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node string, ok bool) {
 	if name.Name == "" {
@@ -26,6 +26,13 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 			e := &slice.Endpoints[i]
 			if slice.Name.Namespace == name.Namespace && e.Pod == name.Name && family.Has(e.Addr) && (!ok || e.Addr.Less(addr)) {
 				addr, node, ok = e.Addr, e.NodeName, true
+			}
+		}
+	}
+	if w := s.Workload("Pod " + name.String()); w != nil && !ok {
+		for _, text := range w.IPs {
+			if a, _ := netip.ParseAddr(text); !ok && family.Has(a) {
+				addr, node, ok = a, w.NodeName, true
 			}
 		}
 	}

@@ -241,7 +241,7 @@ func (s *Tracer) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr,
 	}
 	src, on, ok := s.Snapshot.Pod(ir.Name{Namespace: namespace, Name: name}, p.Family)
 	if !ok {
-		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s: use IP@INTERFACE%s", p.Family, namespace, name, s.nearPods(pod, p.Family))
+		return src, "", by, fmt.Errorf("no EndpointSlice or Pod of the snapshot has an %s address of Pod %s/%s: use IP@INTERFACE%s", p.Family, namespace, name, s.nearPods(pod, p.Family))
 	}
 	return s.podAt(p, podOn{pod, src, on}, dst)
 }
