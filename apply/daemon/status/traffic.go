@@ -33,7 +33,7 @@ type ServiceTraffic struct {
 	Kinds    map[string]uint64        `json:"kinds"`            // Connections by kind of frontend
 	Causes   map[render.Reason]string `json:"causes,omitempty"` // the objects and fields behind each reason
 	Interval *Counts                  `json:"interval,omitempty"`
-	// Cause is the most frequent reason of the interval, or of all without one, and what is behind it.
+	// Cause is the most frequent reason of the interval, or of all if it has none, and what is behind it.
 	Cause string `json:"cause,omitempty"`
 }
 
@@ -154,7 +154,7 @@ func (t *Traffic) Since(before *Traffic) {
 				s.Interval.Refused[r] = n - old.Refused[r]
 			}
 		}
-		s.Cause = s.causeOf(*s.Interval)
+		s.Cause = cmp.Or(s.causeOf(*s.Interval), s.causeOf(s.Counts))
 	}
 }
 

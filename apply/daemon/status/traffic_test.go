@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// The cause is the most frequent reason: of all connections in NewTraffic, and of the interval after Since.
+// The cause is the most frequent reason: of all connections in NewTraffic, and of the interval after Since, if it has any.
 func TestCause(t *testing.T) {
 	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "web"}, Port: "http", Protocol: ir.TCP}
 	svc := ir.Service{Name: port.Service, Frontends: []ir.Frontend{{Port: port, Kind: ir.ClusterIP, Fallback: ir.Reject, FallbackOrigin: ir.Origin{Object: "Service ns/web"}}}}
@@ -29,7 +29,7 @@ func TestCause(t *testing.T) {
 	if s.Cause != "no-endpoints: Service ns/web, idle" || s.Interval.Connections != 11 || s.Connections != 164 || now.Seconds != 2 {
 		t.Errorf("the interval is %+v of %+v", s.Interval, s)
 	}
-	if now.Since(now); s.Cause != "" || s.Interval.Connections != 0 {
+	if now.Since(now); s.Cause != "source-ranges" || s.Interval.Connections != 0 {
 		t.Errorf("without connections, the interval is %+v of %+v", s.Interval, s)
 	}
 }
