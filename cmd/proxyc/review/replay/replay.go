@@ -115,6 +115,10 @@ func (p *Player) playAll(ctx context.Context, events []watch.Recorded) error {
 	if !p.inForce {
 		return fmt.Errorf("%s: ends before the initial objects are complete", p.File)
 	}
+	_, found := compiler.Compile(p.Config, p.Snapshot, p.Facts)
+	found = slices.DeleteFunc(found, func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
+	p.Invalid = p.Invalid || found.HasErrors()
+	p.Report(found)
 	return nil
 }
 
