@@ -144,7 +144,7 @@ func reset(property string) string {
 // handle matches the handle of a rule, which differs from run to run.
 var handle = regexp.MustCompile(" # handle [1-9][0-9]*")
 
-// Unsupported rules are named by their instructions.
+// Unsupported rules are named by the statements that proxyc has, and by the other instructions.
 func TestUnsupportedRulesAreDescribed(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
@@ -154,9 +154,10 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 	for rule, reported := range map[string]string{
 		"counter drop":                             "counter drop",
 		"ip saddr 10.0.0.0/8 drop":                 "ip saddr 10.0.0.0/8 drop",
-		"ip daddr 1.2.3.4 tcp dport 80 accept":     "<payload cmp meta cmp payload cmp immediate>",
+		"ip daddr 1.2.3.4 tcp dport 80 accept":     "<ip daddr 1.2.3.4 meta l4proto tcp th dport 80 accept>",
+		"tcp dport > 80 drop":                      "<meta l4proto tcp payload cmp drop>",
 		"meta mark set 0x7":                        "<immediate meta>",
-		`log prefix "why" jump masq-lb`:            "<log immediate>",
+		`log prefix "why" jump masq-lb`:            "<log jump masq-lb>",
 		"tcp dport { 22, 23 } drop":                "meta l4proto tcp th dport @__set0 drop",
 		"tcp dport vmap { 22 : drop }":             "meta l4proto tcp th dport vmap @__map0",
 		"ct state established limit rate 1/second": "<ct bitwise cmp limit>",

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -22,19 +20,39 @@ func DecodeRule(a Fields, f ir.Family) (chain string, r rules.Rule) {
 		r.Stmts = decodeStmts(code, f)
 	}
 	if err != nil || !sameInstructions(r.Stmts, code, f) {
-		r.Stmts = []rules.Stmt{unsupported(a, code)}
+		r.Stmts = []rules.Stmt{unsupported(a, code, f)}
 	}
 	return a.Text(unix.NFTA_RULE_CHAIN), r
 }
 
-// unsupported names a rule by its instructions, in the kernel's words, and by its handle, which `nft -a`
-// lists.
-func unsupported(a Fields, code []Instruction) rules.Unsupported {
-	var names []string
-	for _, c := range code {
-		names = append(names, c.Name)
+// unsupported describes a rule by its known statements, other instructions in the kernel's words, and its
+// handle, which `nft -a` lists.
+func unsupported(a Fields, code []Instruction, f ir.Family) rules.Unsupported {
+	var text []byte
+	for len(code) > 0 {
+		s, n := decodeStmt(code, f)
+		if s != nil && sameInstructions([]rules.Stmt{s}, code[:n], f) {
+			text = s.AppendText(text, f)
+		} else if port, ok := comparedPort(code); ok {
+			text, n = fmt.Appendf(text, "th dport %d", port), 2
+		} else {
+			text, n = append(text, code[0].Name...), 1
+		}
+		text, code = append(text, ' '), code[n:]
 	}
-	return rules.Unsupported{What: strings.Join(append(names, "# handle "+strconv.FormatUint(a.Uint64(unix.NFTA_RULE_HANDLE), 10)), " ")}
+	return rules.Unsupported{What: fmt.Sprintf("%s# handle %d", text, a.Uint64(unix.NFTA_RULE_HANDLE))}
+}
+
+// comparedPort decodes a comparison with one destination port.
+func comparedPort(code []Instruction) (uint16, bool) {
+	if t, ok := decodeTerm(code[0], ir.IPv4); !ok || t.Field != rules.DstPort || len(code) < 2 || code[1].Name != "cmp" || code[1].Uint32(unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ {
+		return 0, false
+	}
+	v, err := Value(code[1].Fields[unix.NFTA_CMP_DATA])
+	if err != nil || len(v) != portBytes {
+		return 0, false
+	}
+	return binary.BigEndian.Uint16(v), true
 }
 
 // sameInstructions reports whether the statements would be encoded to the same instructions.
@@ -113,13 +131,13 @@ func Instructions(b []byte) ([]Instruction, error) {
 	return code, nil
 }
 
-// decodeStmts decodes the statements of a rule. An unknown one makes the whole rule unsupported.
+// decodeStmts decodes the statements of a rule. It returns nil if one is unknown.
 func decodeStmts(code []Instruction, f ir.Family) []rules.Stmt {
 	var stmts []rules.Stmt
 	for len(code) > 0 {
 		s, n := decodeStmt(code, f)
 		if s == nil {
-			return []rules.Stmt{rules.Unsupported{What: code[0].Name}}
+			return nil
 		}
 		stmts = append(stmts, s)
 		code = code[n:]
