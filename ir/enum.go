@@ -7,60 +7,51 @@ import "fmt"
 func parseEnum[T interface {
 	~uint8
 	fmt.Stringer
-}](what string, text []byte, values ...T) (T, error) {
-	for _, v := range values {
-		if v.String() == string(text) {
-			return v, nil
+}](to *T, what string, text []byte, values ...T) error {
+	for _, *to = range values {
+		if (*to).String() == string(text) {
+			return nil
 		}
 	}
-	return 0, fmt.Errorf("%s: must be one of %v, got %q", what, values, text)
+	return fmt.Errorf("%s: must be one of %v, got %q", what, values, text)
 }
 
 func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
-func (f *Family) UnmarshalText(text []byte) (err error) {
-	*f, err = parseEnum("family", text, IPv4, IPv6)
-	return err
-}
+func (f *Family) UnmarshalText(text []byte) error { return parseEnum(f, "family", text, IPv4, IPv6) }
 
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-func (p *Protocol) UnmarshalText(text []byte) (err error) {
-	*p, err = parseEnum("protocol", text, TCP, UDP, SCTP)
-	return err
+func (p *Protocol) UnmarshalText(text []byte) error {
+	return parseEnum(p, "protocol", text, TCP, UDP, SCTP)
 }
 
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-func (k *Kind) UnmarshalText(text []byte) (err error) {
-	*k, err = parseEnum("kind", text, ClusterIP, ExternalIP, LoadBalancer, NodePort)
-	return err
+func (k *Kind) UnmarshalText(text []byte) error {
+	return parseEnum(k, "kind", text, ClusterIP, ExternalIP, LoadBalancer, NodePort)
 }
 
 func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-func (p *Policy) UnmarshalText(text []byte) (err error) {
-	*p, err = parseEnum("policy", text, Cluster, Local)
-	return err
+func (p *Policy) UnmarshalText(text []byte) error {
+	return parseEnum(p, "policy", text, Cluster, Local)
 }
 
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-func (v *Verdict) UnmarshalText(text []byte) (err error) {
-	*v, err = parseEnum("verdict", text, Reject, Drop)
-	return err
+func (v *Verdict) UnmarshalText(text []byte) error {
+	return parseEnum(v, "verdict", text, Reject, Drop)
 }
 
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-func (s *Scope) UnmarshalText(text []byte) (err error) {
-	*s, err = parseEnum("scope", text, Any, Pods, ThisNode)
-	return err
+func (s *Scope) UnmarshalText(text []byte) error {
+	return parseEnum(s, "scope", text, Any, Pods, ThisNode)
 }
 
 func (m DetectMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-func (m *DetectMode) UnmarshalText(text []byte) (err error) {
-	*m, err = parseEnum("detect mode", text, DetectNone, DetectCIDR, DetectInterface, DetectPrefix)
-	return err
+func (m *DetectMode) UnmarshalText(text []byte) error {
+	return parseEnum(m, "detect mode", text, DetectNone, DetectCIDR, DetectInterface, DetectPrefix)
 }

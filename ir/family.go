@@ -26,21 +26,30 @@ func FamilyOf(addr netip.Addr) Family {
 	return IPv6
 }
 
-// String returns the name that the EndpointSlice field addressType uses.
-func (f Family) String() string {
+// Pick returns the value for a family.
+func Pick[T any](f Family, v4, v6 T) T {
 	if f == IPv6 {
-		return "IPv6"
+		return v6
 	}
-	return "IPv4"
+	return v4
 }
 
-// NFT returns the family's name in nft: ip or ip6.
-func (f Family) NFT() string {
-	if f == IPv6 {
-		return "ip6"
+// FamilyNamed returns the family with a name; IPv4 for other texts.
+func FamilyNamed(name string) Family {
+	if name == IPv6.String() {
+		return IPv6
 	}
-	return "ip"
+	return IPv4
 }
+
+// Other returns the other family.
+func (f Family) Other() Family { return Pick(f, IPv6, IPv4) }
+
+// String returns the name that the EndpointSlice field addressType uses.
+func (f Family) String() string { return Pick(f, "IPv4", "IPv6") }
+
+// NFT returns the family's name in nft: ip or ip6.
+func (f Family) NFT() string { return Pick(f, "ip", "ip6") }
 
 // Has reports whether addr is of the family. IPv4-mapped IPv6 addresses are of
 // neither family.
@@ -52,35 +61,21 @@ func (f Family) Has(addr netip.Addr) bool {
 }
 
 // Bits returns the length of an address of the family in bits.
-func (f Family) Bits() int {
-	if f == IPv6 {
-		return 128
-	}
-	return 32
-}
+func (f Family) Bits() int { return Pick(f, 32, 128) }
 
 // Any returns all addresses of the family: 0.0.0.0/0 or ::/0.
 func (f Family) Any() netip.Prefix {
-	if f == IPv6 {
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	return Pick(f, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 }
 
 // Localhost returns the address of localhost: 127.0.0.1 or ::1.
 func (f Family) Localhost() netip.Addr {
-	if f == IPv6 {
-		return netip.IPv6Loopback()
-	}
-	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	return Pick(f, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 }
 
 // Loopback returns the family's loopback network: 127.0.0.0/8 or ::1/128.
 func (f Family) Loopback() netip.Prefix {
-	if f == IPv6 {
-		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
-	}
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	return Pick(f, netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8), netip.PrefixFrom(netip.IPv6Loopback(), 128))
 }
 
 // PerFamily is a pair of values, one for each IP family.
@@ -90,12 +85,7 @@ type PerFamily[T any] struct{ IPv4, IPv6 T }
 func (p PerFamily[T]) Of(f Family) T { return *p.At(f) }
 
 // At returns a pointer to the value of a family.
-func (p *PerFamily[T]) At(f Family) *T {
-	if f == IPv6 {
-		return &p.IPv6
-	}
-	return &p.IPv4
-}
+func (p *PerFamily[T]) At(f Family) *T { return Pick(f, &p.IPv4, &p.IPv6) }
 
 // All yields both values with their families, in the order of Families.
 func (p PerFamily[T]) All() iter.Seq2[Family, T] {

@@ -146,11 +146,7 @@ func (f filter) append(b *codec.Builder) {
 	b.Nest(attrTupleOrig, func(b *codec.Builder) {
 		if f.addr.IsValid() {
 			b.Nest(tupleIP, func(b *codec.Builder) {
-				dst := uint16(ipv4Dst)
-				if f.family == ir.IPv6 {
-					dst = ipv6Dst
-				}
-				b.Bytes(dst, f.addr.AsSlice())
+				b.Bytes(ir.Pick[uint16](f.family, ipv4Dst, ipv6Dst), f.addr.AsSlice())
 			})
 		}
 		b.Nest(tupleProto, func(b *codec.Builder) {

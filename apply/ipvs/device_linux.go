@@ -87,11 +87,7 @@ func boundAddress(kind, flags uint16, index uint32, a netip.Addr) netlink.Messag
 
 // addresses returns the addresses of the device with an index, and those of all others.
 func (d *device) addresses(ctx context.Context, f ir.Family, index uint32) (bound, others map[netip.Addr]bool, err error) {
-	family := byte(unix.AF_INET)
-	if f == ir.IPv6 {
-		family = unix.AF_INET6
-	}
-	ask := message(unix.RTM_GETADDR, unix.NLM_F_DUMP, []byte{family, 0, 0, 0, 0, 0, 0, 0}, nil)
+	ask := message(unix.RTM_GETADDR, unix.NLM_F_DUMP, []byte{ir.Pick[byte](f, unix.AF_INET, unix.AF_INET6), 0, 0, 0, 0, 0, 0, 0}, nil)
 	err = d.dump(ctx, ask, unix.SizeofIfAddrmsg,
 		func() { bound, others = map[netip.Addr]bool{}, map[netip.Addr]bool{} },
 		func(body []byte) {

@@ -135,10 +135,7 @@ func (g *genl) request(r *request) netlink.Message {
 }
 
 func addressFamily(a netip.Addr) uint16 {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
+	return ir.Pick[uint16](ir.FamilyOf(a), unix.AF_INET, unix.AF_INET6)
 }
 
 func service(ae *netlink.AttributeEncoder, v *rules.VirtualServer, whole bool) {
@@ -160,12 +157,7 @@ func service(ae *netlink.AttributeEncoder, v *rules.VirtualServer, whole bool) {
 
 // netmask returns the netmask of a single address, as the kernel encodes it: the mask for IPv4, the
 // prefix length for IPv6.
-func netmask(a netip.Addr) uint32 {
-	if a.Is4() {
-		return 0xffffffff
-	}
-	return 128
-}
+func netmask(a netip.Addr) uint32 { return ir.Pick[uint32](ir.FamilyOf(a), 0xffffffff, 128) }
 
 // servers returns the virtual servers of a family without their real servers. Those for packet
 // marks are ignored.

@@ -60,10 +60,7 @@ type sockets map[netip.AddrPort]*check
 // loopback addresses.
 func ListenAddrs(f ir.Family, ports ir.NodePortAddrs, node []netip.Addr) []netip.Addr {
 	if ports.All {
-		if f == ir.IPv6 {
-			return []netip.Addr{netip.IPv6Unspecified()}
-		}
-		return []netip.Addr{netip.IPv4Unspecified()}
+		return []netip.Addr{f.Any().Addr()}
 	}
 	var addrs []netip.Addr
 	for _, a := range node {
@@ -284,10 +281,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	if most := within(math.MaxInt, socketPart); c.listening >= most {
 		return nil, fmt.Errorf("at most %d health checks can listen, since the process may open only %d files: raise its limit", most, openFiles())
 	}
-	network := "tcp4"
-	if c.Family == ir.IPv6 {
-		network = "tcp6" // which excludes IPv4, even on the unspecified address
-	}
+	network := ir.Pick(c.Family, "tcp4", "tcp6") // tcp6 excludes IPv4, even on the unspecified address
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), network, at.String())
 	if err != nil {

@@ -269,12 +269,7 @@ func (l *listener) listen(at netip.AddrPort) (serve func(), err error) {
 }
 
 // network returns the network name of a key for package net.
-func network(k Key) string {
-	if k.Family == ir.IPv6 {
-		return k.Port.Protocol.String() + "6"
-	}
-	return k.Port.Protocol.String() + "4"
-}
+func network(k Key) string { return k.Port.Protocol.String() + ir.Pick(k.Family, "4", "6") }
 
 func (p *Proxy) get(k Key) *listener {
 	p.mu.Lock()

@@ -37,10 +37,7 @@ func readable(c *net.UDPConn) error {
 // reserve binds a socket without serving it. No other program can use the port, and TCP clients are
 // rejected, since nothing listens.
 func reserve(k Key, at netip.AddrPort) (io.Closer, error) {
-	domain, kind := syscall.AF_INET, syscall.SOCK_STREAM
-	if k.Family == ir.IPv6 {
-		domain = syscall.AF_INET6
-	}
+	domain, kind := ir.Pick(k.Family, syscall.AF_INET, syscall.AF_INET6), syscall.SOCK_STREAM
 	if k.Port.Protocol == ir.UDP {
 		kind = syscall.SOCK_DGRAM
 	}

@@ -231,7 +231,7 @@ func (s *Store) Set(obj any) {
 				s.arrival.Triggered = obj.Triggered
 			}
 			if !obj.Triggered.IsZero() {
-				c.AddTriggers(Trigger{familyOf(obj), obj.Service, obj.Triggered})
+				c.AddTriggers(Trigger{ir.FamilyNamed(obj.AddressType), obj.Service, obj.Triggered})
 			}
 			d.Services = snap.SetSlice(obj)
 		case *snapshot.Node:
@@ -291,10 +291,3 @@ func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapsh
 
 // massDeletion is how many objects may disappear together before replace logs it, if others remain.
 const massDeletion = 10
-
-func familyOf(slice *snapshot.EndpointSlice) ir.Family {
-	if slice.AddressType == ir.IPv6.String() {
-		return ir.IPv6
-	}
-	return ir.IPv4
-}

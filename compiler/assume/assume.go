@@ -345,7 +345,7 @@ func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last vers
 	}
 	full.ClusterIPs = slices.Clone(full.ClusterIPs)
 	for _, f := range full.IPFamilies[min(len(full.ClusterIPs), len(full.IPFamilies)):] {
-		full.ClusterIPs = append(full.ClusterIPs, c.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())
+		full.ClusterIPs = append(full.ClusterIPs, c.addr(ir.FamilyNamed(f), "ClusterIP of "+svc.Name.String()).String())
 	}
 	full.ClusterIP = full.ClusterIPs[0]
 	c.fill(&full, w, x.old)
@@ -426,7 +426,7 @@ func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, old *snapsh
 	full.LoadBalancer = slices.Clone(full.LoadBalancer)
 	for _, f := range full.IPFamilies {
 		if !had || !slices.Contains(old.IPFamilies, f) {
-			full.LoadBalancer = append(full.LoadBalancer, snapshot.Ingress{IP: s.addr(familyOf(f), "LoadBalancer of "+name).String()})
+			full.LoadBalancer = append(full.LoadBalancer, snapshot.Ingress{IP: s.addr(ir.FamilyNamed(f), "LoadBalancer of "+name).String()})
 		}
 	}
 }
@@ -441,19 +441,7 @@ func portName(svc *snapshot.Service, i int) string {
 	return name
 }
 
-func familyOf(text string) ir.Family {
-	if text == ir.IPv6.String() {
-		return ir.IPv6
-	}
-	return ir.IPv4
-}
-
-func otherFamily(text string) string {
-	if text == ir.IPv6.String() {
-		return ir.IPv4.String()
-	}
-	return ir.IPv6.String()
-}
+func otherFamily(text string) string { return ir.FamilyNamed(text).Other().String() }
 
 // cluster makes EndpointSlices as the EndpointSlice controller of a cluster does.
 type cluster struct {

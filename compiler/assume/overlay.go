@@ -236,7 +236,7 @@ func (a *applied) merge(x *change) *snapshot.Service {
 	}
 	if all := a.dualStack(out.IPFamilies, x.w); x.w.FamilyPolicy != x.was.FamilyPolicy && len(all) > len(out.IPFamilies) {
 		out.IPFamilies = all
-		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(all[1]), "ClusterIP of "+out.Name.String()).String()}
+		out.ClusterIPs = []string{out.ClusterIP, a.addr(ir.FamilyNamed(all[1]), "ClusterIP of "+out.Name.String()).String()}
 	}
 	a.fill(out, x.w, x.old)
 	return out

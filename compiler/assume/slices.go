@@ -55,7 +55,7 @@ func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort,
 			Service:     svc.Name,
 			AddressType: family,
 			Ports:       ports,
-			Endpoints:   c.pods(load, familyOf(family), some, one),
+			Endpoints:   c.pods(load, ir.FamilyNamed(family), some, one),
 		})
 	}
 	return out
@@ -384,7 +384,7 @@ func (d *derived) secondFamily(out []*snapshot.EndpointSlice) []*snapshot.Endpoi
 			second.Endpoints = slices.Clone(slice.Endpoints)
 			for i := range second.Endpoints {
 				e := &second.Endpoints[i]
-				e.Addr = d.addr(familyOf(family), "pod "+cmp.Or(e.Pod, e.Address))
+				e.Addr = d.addr(ir.FamilyNamed(family), "pod "+cmp.Or(e.Pod, e.Address))
 				if p := d.byName[ir.Name{Namespace: slice.Name.Namespace, Name: e.Pod}]; p != nil {
 					for _, at := range p.places {
 						if at.AddressType == family {

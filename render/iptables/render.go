@@ -41,12 +41,7 @@ func Output(f ir.Family, write func(io.Writer) error) render.Output {
 }
 
 // Tool returns the program that loads a family's rules.
-func Tool(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6tables"
-	}
-	return "iptables"
-}
+func Tool(f ir.Family) string { return ir.Pick(f, "iptables", "ip6tables") }
 
 // Load returns the shell command that loads a file written by Write. It is
 // idempotent: it replaces our chains, and omits jumps from built-in chains that

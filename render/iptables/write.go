@@ -172,10 +172,7 @@ func (m Counted) appendTo(b []byte) []byte {
 // appendList appends the options for a list of single source addresses.
 func (r *Rule) appendList(b []byte, f ir.Family) []byte {
 	b = append(append(b, " --name "...), r.Recent.Name...)
-	if f == ir.IPv6 {
-		return append(b, " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource "...)
-	}
-	return append(b, " --mask 255.255.255.255 --rsource "...)
+	return append(b, ir.Pick(f, " --mask 255.255.255.255 --rsource ", " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource ")...)
 }
 
 // targetNames are the names of targets other than Jump.

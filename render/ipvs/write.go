@@ -109,11 +109,7 @@ func (s Set) appendCreate(b []byte, f ir.Family, n int) []byte {
 	if s.Type() == BitmapPort {
 		return append(b, " range 0-65535\n"...)
 	}
-	if f == ir.IPv6 {
-		b = append(b, " family inet6"...)
-	} else {
-		b = append(b, " family inet"...)
-	}
+	b = append(b, ir.Pick(f, " family inet", " family inet6")...)
 	b = strconv.AppendInt(append(b, " hashsize "...), hashSize, 10)
 	b = strconv.AppendInt(append(b, " maxelem "...), int64(MaxElem(n)), 10)
 	return append(b, '\n')

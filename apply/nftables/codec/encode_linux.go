@@ -17,12 +17,7 @@ import (
 // lists the table in the same way.
 
 // Family returns the number of a family in nf_tables.
-func Family(f ir.Family) byte {
-	if f == ir.IPv6 {
-		return unix.NFPROTO_IPV6
-	}
-	return unix.NFPROTO_IPV4
-}
+func Family(f ir.Family) byte { return ir.Pick[byte](f, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6) }
 
 // Data types of nft (include/datatype.h), for its listings.
 const (
@@ -45,10 +40,7 @@ func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 	case rules.TypeSlot:
 		return typeInteger, 4
 	}
-	if f == ir.IPv6 {
-		return typeIPv6, 16
-	}
-	return typeIPv4, 4
+	return ir.Pick[uint32](f, typeIPv4, typeIPv6), addrBytes(f)
 }
 
 // concat returns nft's number of a concatenation, with six bits per part, and its size. Each part
@@ -406,12 +398,7 @@ func typeofExpr(t rules.Type, f ir.Family) []byte {
 		u.u32(udataNumgenOffset, 0)
 		return expression(exprNumgen, u)
 	}
-	if f == ir.IPv6 {
-		u.u32(udataPayloadDesc, descIP6)
-		u.u32(udataPayloadType, fieldIP6DstAddr)
-	} else {
-		u.u32(udataPayloadDesc, descIP)
-		u.u32(udataPayloadType, fieldIPDstAddr)
-	}
+	u.u32(udataPayloadDesc, ir.Pick[uint32](f, descIP, descIP6))
+	u.u32(udataPayloadType, ir.Pick[uint32](f, fieldIPDstAddr, fieldIP6DstAddr))
 	return expression(exprPayload, u)
 }

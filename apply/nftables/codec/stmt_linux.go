@@ -167,10 +167,7 @@ func (p *program) matchNet(s rules.MatchNet) {
 // addrOffset returns the offset and size of an address in the network header.
 func addrOffset(field rules.Field, f ir.Family) (offset, n int) {
 	n = addrBytes(f)
-	offset = 12
-	if f == ir.IPv6 {
-		offset = 8
-	}
+	offset = ir.Pick(f, 12, 8)
 	if field == rules.DstAddr {
 		offset += n
 	}
@@ -345,8 +342,5 @@ func (p *program) verdict(v rules.Verdict) {
 
 // portUnreachable returns the ICMP code of a family.
 func portUnreachable(f ir.Family) byte {
-	if f == ir.IPv6 {
-		return icmpv6PortUnreachable
-	}
-	return icmpPortUnreachable
+	return ir.Pick[byte](f, icmpPortUnreachable, icmpv6PortUnreachable)
 }

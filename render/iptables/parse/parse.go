@@ -422,10 +422,7 @@ func orMark(p *ruleParser) bool {
 }
 
 func rejection(p *ruleParser) bool {
-	if p.family == ir.IPv6 {
-		return p.is("icmp6-port-unreachable")
-	}
-	return p.is("icmp-port-unreachable")
+	return p.is(ir.Pick(p.family, "icmp-port-unreachable", "icmp6-port-unreachable"))
 }
 
 // complete reports whether the options form one of our rules: each parameter has

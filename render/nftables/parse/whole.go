@@ -16,7 +16,7 @@ import (
 // ours. left describes unsupported tables. Tables for which skip returns true are omitted.
 // Our table is the first.
 func ParseWhole(f ir.Family, text, state string, skip func(family, table string) bool) (r *nftables.Ruleset, left []string, err error) {
-	p := &listParser{toks: listTokens(text), whole: true, state: state, other: otherFamily(f).NFT()}
+	p := &listParser{toks: listTokens(text), whole: true, state: state, other: f.Other().NFT()}
 	whole := &nftables.Ruleset{Exists: true, Family: f}
 	for p.skipLines(); !p.end(); p.skipLines() {
 		family, name, err := p.header()
@@ -93,13 +93,6 @@ func effective(s nftables.Stmt) bool {
 // idle reports whether a chain accepts all packets.
 func idle(c *nftables.Chain) bool {
 	return len(c.Rules) == 0 && (c.Base == nil || !c.Base.Drop && !strings.Contains(c.Base.Unsupported, "policy drop"))
-}
-
-func otherFamily(f ir.Family) ir.Family {
-	if f == ir.IPv4 {
-		return ir.IPv6
-	}
-	return ir.IPv4
 }
 
 // chainName returns the name of a chain in the Ruleset: with whole "inet fw, chain forward".
