@@ -358,10 +358,7 @@ func (b *byAddress) count(addr netip.Addr, lost bool) bool {
 		b.list[i].More++
 		return true
 	}
-	if b.at == nil {
-		b.at = map[lostAt]int{}
-	}
-	b.at[k] = len(b.list)
+	ir.SetIn(&b.at, k, len(b.list))
 	return false
 }
 

@@ -18,3 +18,11 @@ func Parallel(n int, do func(i int)) {
 	}
 	all.Wait()
 }
+
+// SetIn sets a value in a map, which it makes if necessary.
+func SetIn[M ~map[K]V, K comparable, V any](m *M, key K, value V) {
+	if *m == nil {
+		*m = M{}
+	}
+	(*m)[key] = value
+}

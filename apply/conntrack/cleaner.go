@@ -67,10 +67,7 @@ func (c *Cleaner) NoteRemoved(removed []ir.Match) {
 		if m.Protocol != ir.UDP {
 			continue
 		}
-		if c.removed == nil {
-			c.removed = map[ir.Match]bool{}
-		}
-		c.removed[m] = true
+		ir.SetIn(&c.removed, m, true)
 	}
 }
 

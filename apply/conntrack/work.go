@@ -121,10 +121,7 @@ func samePort(s *ir.Service, f *ir.Frontend) (out map[netip.AddrPort]bool) {
 		}
 		for _, b := range s.Pools[i].Backends {
 			if b.AddrPort.Port() == f.Match.Port {
-				if out == nil {
-					out = map[netip.AddrPort]bool{}
-				}
-				out[b.AddrPort] = true
+				ir.SetIn(&out, b.AddrPort, true)
 			}
 		}
 	}

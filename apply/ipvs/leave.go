@@ -57,10 +57,7 @@ func (l *leaving) ease(ctx context.Context, k kernel, servers []*server) (connec
 			delete(l.busy, v.Key)
 			continue
 		}
-		if l.busy == nil {
-			l.busy = map[ir.Match]int{}
-		}
-		l.busy[v.Key] = conns
+		ir.SetIn(&l.busy, v.Key, conns)
 		connections += conns
 		for _, to := range slices.SortedFunc(maps.Keys(current), netip.AddrPort.Compare) {
 			if current[to].weight > 0 {

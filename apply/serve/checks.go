@@ -233,10 +233,10 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 		open[at].local.Store(int64(hc.Local))
 	}
 	if len(open) > 0 {
-		set(&c.open, name, open)
+		ir.SetIn(&c.open, name, open)
 	}
 	if len(errs) > 0 {
-		set(&c.failed, name, failure{hc, errors.Join(errs...)})
+		ir.SetIn(&c.failed, name, failure{hc, errors.Join(errs...)})
 	}
 }
 
@@ -255,14 +255,6 @@ func (c *HealthChecks) owner(at netip.AddrPort) (ir.Name, bool) {
 		}
 	}
 	return ir.Name{}, false
-}
-
-// set sets an entry of a map, and creates the map if it is nil.
-func set[M ~map[K]V, K comparable, V any](m *M, key K, v V) {
-	if *m == nil {
-		*m = M{}
-	}
-	(*m)[key] = v
 }
 
 // Close closes all checks. A Sync starts them again.

@@ -45,10 +45,7 @@ func (t *Tally) add(s *ir.Service, n int) {
 		if f.Fallback != ir.Drop || counted[at] {
 			continue
 		}
-		if counted == nil {
-			counted = map[side]bool{}
-		}
-		counted[at] = true
+		ir.SetIn(&counted, at, true)
 		if at.external {
 			t.External += n
 		} else {

@@ -48,15 +48,12 @@ func (f *familyPlan) addRemoved(d *Dataplane, k Key) {
 
 // add adds a listener to open or update.
 func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
-	if f.verbs == nil {
-		f.verbs = map[ir.ServicePort]apply.Verb{}
-	}
 	switch open, same := d.proxy.Status(f.family, l); {
 	case !open && d.readOnly && InUse(f.family, l): // presumably the daemon's
 	case !open:
-		f.verbs[l.Port] = apply.Add
+		ir.SetIn(&f.verbs, l.Port, apply.Add)
 	case !same:
-		f.verbs[l.Port] = apply.Change
+		ir.SetIn(&f.verbs, l.Port, apply.Change)
 	}
 	f.listeners = append(f.listeners, l)
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // dnsPort is the name of service ports that use DNS (USR-21).
@@ -53,10 +55,8 @@ func (s *lookups) query(datagram []byte) []byte {
 	if len(s.order) == maxLookups {
 		s.remove(s.order[0])
 	}
-	if s.pending == nil {
-		s.pending = map[uint16]*lookup{}
-	}
-	s.pending[m.ID], s.order = l, append(s.order, m.ID)
+	ir.SetIn(&s.pending, m.ID, l)
+	s.order = append(s.order, m.ID)
 	return l.datagram
 }
 

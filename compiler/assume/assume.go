@@ -186,8 +186,8 @@ func (s *StandIns) podAddr(f ir.Family, of, workload string, i int) netip.Addr {
 		if _, used := s.owners[a]; used {
 			continue
 		}
-		manifest.SetIn(&s.addrs, key, a)
-		manifest.SetIn(&s.owners, a, of)
+		ir.SetIn(&s.addrs, key, a)
+		ir.SetIn(&s.owners, a, of)
 		return a
 	}
 }
@@ -207,8 +207,8 @@ func (s *StandIns) portOf(of string) int32 {
 		if _, used := s.used[p]; used {
 			continue
 		}
-		manifest.SetIn(&s.ports, of, p)
-		manifest.SetIn(&s.used, p, of)
+		ir.SetIn(&s.ports, of, p)
+		ir.SetIn(&s.used, p, of)
 		return p
 	}
 	return 0
@@ -220,7 +220,7 @@ func (s *StandIns) observe(services []*snapshot.Service) {
 		for _, p := range svc.Ports {
 			for _, used := range []int32{p.Port, p.NodePort} {
 				if _, standIn := s.ports[s.used[used]]; used >= firstPort && !standIn {
-					manifest.SetIn(&s.used, used, svc.Name.String())
+					ir.SetIn(&s.used, used, svc.Name.String())
 				}
 			}
 		}
@@ -264,7 +264,7 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		s.last[svc.Name] = version{full, w, svc.Ports}
 		snap.SetService(full)
 		for _, f := range full.IPFamilies {
-			manifest.SetIn(&s.families, f, true)
+			ir.SetIn(&s.families, f, true)
 		}
 		if len(w.Selector) > 0 && len(snap.Slices(svc.Name)) == 0 {
 			c.assume(full, &w)

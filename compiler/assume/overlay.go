@@ -57,7 +57,7 @@ func (s *Selection) UnmarshalText(text []byte) error {
 			s.Namespace = value
 			continue
 		}
-		manifest.SetIn(&s.Labels, key, value)
+		ir.SetIn(&s.Labels, key, value)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (a *applied) applyServices(rejected func(kept bool, wrong diag.List)) {
 			set := w.Settings
 			w.Settings = maps.Clone(was.Settings)
 			for key, value := range set {
-				manifest.SetIn(&w.Settings, key, value)
+				ir.SetIn(&w.Settings, key, value)
 			}
 		}
 		a.Written[svc.Object] = w
@@ -200,7 +200,7 @@ func (o *Overlay) keepStatus(snap *snapshot.Snapshot) {
 		}
 		labels := maps.Clone(was.Labels)
 		for key, value := range w.Labels {
-			manifest.SetIn(&labels, key, value)
+			ir.SetIn(&labels, key, value)
 		}
 		if w.Kernel, w.Labels = was.Kernel, labels; len(w.Taints) == 0 {
 			w.Taints = was.Taints

@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 )
 
@@ -85,7 +86,7 @@ func (s *Suppressions) Read(file, text string) (errs diag.List) {
 			continue
 		}
 		if s.exact[l.text] == nil {
-			manifest.SetIn(&s.exact, l.text, l)
+			ir.SetIn(&s.exact, l.text, l)
 		}
 	}
 	return errs

@@ -20,14 +20,11 @@ type merged struct {
 
 // Add adds the changes of one node in one family.
 func (m *Merger) Add(node string, services []Service) {
-	if m.services == nil {
-		m.services = map[ir.Name]*merged{}
-	}
 	for _, s := range services {
 		to := m.services[s.Name]
 		if to == nil {
 			to = &merged{Service: Service{Name: s.Name, Action: s.Action}, flows: map[string]int{}, notes: map[string]int{}}
-			m.services[s.Name] = to
+			ir.SetIn(&m.services, s.Name, to)
 		}
 		if s.Action != to.Action { // unchanged on some nodes, or in one family
 			to.Action = Changed

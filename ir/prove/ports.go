@@ -3,6 +3,7 @@ package prove
 import (
 	"slices"
 
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
@@ -42,10 +43,7 @@ func (k *kinds) with(set *sim.PortSet) *kinds {
 			}
 		}
 	}
-	if k.finer == nil {
-		k.finer = map[*sim.PortSet]*kinds{}
-	}
-	k.finer[set] = next
+	ir.SetIn(&k.finer, set, next)
 	return next
 }
 

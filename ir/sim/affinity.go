@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Way is one path of a packet through rules.
@@ -48,10 +50,7 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 		}
 		for _, m := range ways[i].Missed {
 			if !met[m] {
-				if met == nil {
-					met = map[Memory]bool{}
-				}
-				met[m] = true
+				ir.SetIn(&met, m, true)
 				asked = append(asked, m)
 			}
 		}

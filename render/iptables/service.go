@@ -278,10 +278,7 @@ func (l *lowering) chain(stem string, f *ir.Frontend, alike func(a, b *ir.Fronte
 		}
 		name = hashed(stem, append(key, f.Match.String()...))
 	}
-	if l.made == nil {
-		l.made = map[string]*ir.Frontend{}
-	}
-	l.made[name] = f
+	ir.SetIn(&l.made, name, f)
 	l.Chains = append(l.Chains, Chain{name, rules()})
 	return name
 }
@@ -414,10 +411,7 @@ func (l *lowering) endpoint(name string, p *ir.Pool, b *ir.Backend) {
 	if l.ends[name] {
 		return
 	}
-	if l.ends == nil {
-		l.ends = map[string]bool{}
-	}
-	l.ends[name] = true
+	ir.SetIn(&l.ends, name, true)
 	l.Chains = append(l.Chains, Chain{name, []Rule{
 		{Src: Single(b.AddrPort.Addr()), Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin},
 		{

@@ -157,9 +157,6 @@ func outlasting(ctx context.Context, by time.Duration) (context.Context, context
 
 // exclude excludes refused Services of the programs from further syncs.
 func (w *Writer) exclude(refused []apply.Refusal, programs ir.Programs, done *Done) {
-	if w.refused == nil {
-		w.refused = map[ir.Name]refusal{}
-	}
 	for _, one := range refused {
 		if _, known := w.refused[one.Service]; known {
 			continue
@@ -171,7 +168,7 @@ func (w *Writer) exclude(refused []apply.Refusal, programs ir.Programs, done *Do
 				*left.wanted.At(f) = &program.Services[j]
 			}
 		}
-		w.refused[one.Service] = left
+		ir.SetIn(&w.refused, one.Service, left)
 	}
 }
 

@@ -333,13 +333,10 @@ func (n *Comments) frontend(comment string) *ir.Frontend {
 	if f, ok := n.byComment[comment]; ok {
 		return f
 	}
-	if n.byComment == nil {
-		n.byComment = map[string]*ir.Frontend{}
-	}
 	service, port, _ := strings.Cut(comment, ":")
 	namespace, name, _ := strings.Cut(service, "/")
 	f := &ir.Frontend{Port: ir.ServicePort{Service: ir.Name{Namespace: namespace, Name: name}, Port: port}}
-	n.byComment[comment] = f
+	ir.SetIn(&n.byComment, comment, f)
 	return f
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
-	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // file is a file of a directory. Its objects are unknown if it is rendered before it is applied, or broken.
@@ -142,7 +142,7 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 		if f.by != "" && f.to == "" {
 			f.reach = from.reach(f.Name)
 		}
-		manifest.SetIn(&j.files, f.below, f)
+		ir.SetIn(&j.files, f.below, f)
 		return
 	}
 	left := int64(configLimit)
@@ -192,7 +192,7 @@ func (j *Input) keep(from Files, f *file, data []byte) {
 		data = []byte(fmt.Sprint(f.why))
 	}
 	f.sum = sha256.Sum256(data)
-	manifest.SetIn(&j.files, f.below, f)
+	ir.SetIn(&j.files, f.below, f)
 }
 
 // Unread returns what of the input is not read, because it is rendered: "3 files"; "" for nothing.

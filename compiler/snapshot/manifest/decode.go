@@ -69,10 +69,10 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				s.AddUncompared(u)
 			}
 			for object, sum := range result.sums {
-				SetIn(&r.Sums, object, r.Sums[object]+sum)
+				ir.SetIn(&r.Sums, object, r.Sums[object]+sum)
 			}
 			for _, kind := range result.ignored {
-				SetIn(&r.ignored, kind, r.ignored[kind]+1)
+				ir.SetIn(&r.ignored, kind, r.ignored[kind]+1)
 			}
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
@@ -94,13 +94,13 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				twice := o.has(s)
 				was := r.at[o.name]
 				if keep := r.Keep[o.name]; twice && keep != nil && reflect.DeepEqual(was.value, keep) {
-					SetIn(&r.versions, o.name, append(r.versions[o.name], Version{o.value, o.written}))
+					ir.SetIn(&r.versions, o.name, append(r.versions[o.name], Version{o.value, o.written}))
 					o.put(s)
 					was.put(s)
 					continue
 				}
 				if twice && was.value != nil {
-					SetIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
+					ir.SetIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
 				}
 				o.put(s)
 				s.ClearInvalid(o.name)
@@ -384,7 +384,7 @@ var seed = maphash.MakeSeed()
 
 // sum adds the text of an object to those of its name.
 func (r *result) sum(object string, text []byte) {
-	SetIn(&r.sums, object, r.sums[object]+maphash.Bytes(seed, text))
+	ir.SetIn(&r.sums, object, r.sums[object]+maphash.Bytes(seed, text))
 }
 
 // leaf decodes an object. index is its position in the Lists of a YAML part.

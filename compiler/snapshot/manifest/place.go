@@ -13,6 +13,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // A Reader decodes the files of a Snapshot as Decode does, and records where each
@@ -83,7 +84,7 @@ func (r *Reader) Overlay(decode func()) {
 	r.versions = nil
 	decode()
 	for object, own := range r.versions {
-		SetIn(&all, object, own)
+		ir.SetIn(&all, object, own)
 	}
 	r.versions = all
 }
@@ -98,14 +99,14 @@ func (r *Reader) record(o *object, at place) {
 	}
 	if r.NoPositions {
 		if was := r.written[o.name]; len(o.written.Rejected)+len(was.Rejected) > 0 {
-			SetIn(&r.written, o.name, Written{Rejected: o.written.Rejected})
+			ir.SetIn(&r.written, o.name, Written{Rejected: o.written.Rejected})
 		}
 		return
 	}
 	r.recorded++
 	o.written.Order, at.value, at.put = r.recorded, o.value, o.put
-	SetIn(&r.written, o.name, o.written)
-	SetIn(&r.at, o.name, at)
+	ir.SetIn(&r.written, o.name, o.written)
+	ir.SetIn(&r.at, o.name, at)
 }
 
 // File returns the file that an object is in.
@@ -226,7 +227,7 @@ func (r *Reader) document(p *place) *yaml.Node {
 		node = doc.Content[0]
 	}
 	if len(p.index) > 0 {
-		SetIn(&r.shared, p.part, node)
+		ir.SetIn(&r.shared, p.part, node)
 	}
 	return node
 }

@@ -63,11 +63,3 @@ func named(c rune) rune {
 	}
 	return c
 }
-
-// SetIn sets a value in a map, which it makes if necessary.
-func SetIn[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[key] = value
-}

@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/nftables"
 	"net/netip"
@@ -188,10 +189,7 @@ func (w *walk) recordLookup(l *indexed, key nftables.Key, found bool) {
 		w.element = element
 		return
 	}
-	if w.missed == nil {
-		w.missed = map[string]bool{}
-	}
-	w.missed[element] = true
+	ir.SetIn(&w.missed, element, true)
 }
 
 // recordVerdict records the current rule, with its own verdict v or a verdict found in a

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/nftables"
 )
@@ -94,10 +95,7 @@ func (m *memory) write(r sim.Remembered) {
 	}
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if m.written == nil {
-		m.written = map[sim.Remembered]bool{}
-	}
-	m.written[r] = true
+	ir.SetIn(&m.written, r, true)
 }
 
 // asked records the backends of readers of maps, in any order.

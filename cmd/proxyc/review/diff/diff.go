@@ -448,8 +448,8 @@ func nodeFacts(p *ir.Program) map[string]string {
 	if n.IP.IsValid() {
 		facts["address"] = n.IP.String()
 	}
-	facts["all addresses"] = review.FirstOf(n.Addrs, len(n.Addrs), netip.Addr.String)
-	facts["Service networks"] = review.FirstOf(n.ServiceCIDRs, len(n.ServiceCIDRs), func(c ir.CIDR) string { return c.Prefix.String() })
+	facts["all addresses"] = review.FirstBy(n.Addrs, len(n.Addrs), netip.Addr.String)
+	facts["Service networks"] = review.FirstBy(n.ServiceCIDRs, len(n.ServiceCIDRs), func(c ir.CIDR) string { return c.Prefix.String() })
 	switch d := &n.Detector; d.Mode {
 	case ir.DetectCIDR:
 		facts["pods"] = d.Prefix.String()

@@ -43,10 +43,7 @@ func (s *Tracer) evaluator(p *ir.Program) *sim.Evaluator {
 	e := s.evaluators[p]
 	if e == nil {
 		e = sim.NewEvaluator(p)
-		if s.evaluators == nil {
-			s.evaluators = map[*ir.Program]*sim.Evaluator{}
-		}
-		s.evaluators[p] = e
+		ir.SetIn(&s.evaluators, p, e)
 	}
 	return e
 }
