@@ -100,6 +100,22 @@ func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, err error) {
 	return all, errors.Join(errs...)
 }
 
+// Daemons returns all Nodes, and the Pods of all namespaces that a label selector matches.
+func (c *Cluster) Daemons(ctx context.Context, selector string) ([]corev1.Node, []corev1.Pod, error) {
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	list := func(k resource, options metav1.ListOptions, to runtime.Object) error {
+		err := k.client.Get().Resource(k.name).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(to)
+		if err != nil {
+			return k.explain(err)
+		}
+		return nil
+	}
+	err := errors.Join(list(c.api.clients.nodes(), metav1.ListOptions{}, &nodes),
+		list(resource{name: "pods", client: c.api.clients.core}, metav1.ListOptions{LabelSelector: selector}, &pods))
+	return nodes.Items, pods.Items, err
+}
+
 // explain adds the missing permission to an authorization error.
 func (k *resource) explain(err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {

@@ -22,6 +22,8 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
+const kubeconfigForm = `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":%q}}],"contexts":[{"name":"prod","context":{"cluster":"a"}}],"current-context":"prod"}`
+
 // Every offline verb reads a cluster from its API server, once, as from a snapshot of it.
 func TestContext(t *testing.T) {
 	const dir = "../../testdata/review/new"
@@ -62,8 +64,7 @@ func TestContext(t *testing.T) {
 	defer server.Close()
 	here := t.TempDir()
 	kubeconfig, file := filepath.Join(here, "kubeconfig"), filepath.Join(here, "cluster.json")
-	const form = `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":%q}}],"contexts":[{"name":"prod","context":{"cluster":"a"}}],"current-context":"prod"}`
-	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, form, server.URL), 0o600); err != nil {
+	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, kubeconfigForm, server.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	proxyc := func(args ...string) (stdout, stderr string, code int) {
@@ -121,5 +122,63 @@ func TestContext(t *testing.T) {
 	// Beside a snapshot, --kubeconfig is that of kube-proxy's command line.
 	if _, errs, code := proxyc("compile", "--node", "node1", "--kubeconfig", "none", "-s", file); code != exitDone {
 		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
+
+// status --context shows all Nodes, first those whose daemon does not run, is not ready or reports that its
+// rules are not in force. A condition without a Pod proves nothing.
+func TestStatusOfNodes(t *testing.T) {
+	condition := func(kind, value, reason string) string {
+		return fmt.Sprintf(`{"type":%q,"status":%q,"reason":%q,"message":"for a test","lastTransitionTime":"2026-11-30T10:00:00Z"}`, kind, value, reason)
+	}
+	ready, programmed := condition("Ready", "True", "KubeletReady"), condition("ServicesProgrammed", "True", "RulesInForce")
+	node := func(name string, conditions ...string) string {
+		return fmt.Sprintf(`{"metadata":{"name":%q},"status":{"conditions":[%s]}}`, name, strings.Join(conditions, ","))
+	}
+	pod := func(node, ready, state string) string {
+		return fmt.Sprintf(`{"metadata":{"name":"proxyc-%s","namespace":"kube-system","creationTimestamp":"2026-11-30T09:00:00Z"},"spec":{"nodeName":%q},
+			"status":{"phase":"Running","conditions":[%s],"containerStatuses":[{"restartCount":3,"state":%s}]}}`, node, node, condition("Ready", ready, ""), state)
+	}
+	nodes := []string{node("a", ready), node("b", ready, programmed), node("c", ready), node("d", ready, condition("ServicesProgrammed", "False", "Behind")),
+		node("e", condition("Ready", "Unknown", "NodeStatusUnknown"), programmed), node("f", ready, programmed)}
+	pods := []string{pod("a", "True", "{}"), pod("b", "True", "{}"), pod("c", "False", `{"waiting":{"reason":"CrashLoopBackOff"}}`), pod("d", "True", "{}"), pod("e", "True", "{}")}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		kind, items := "Node", nodes
+		if path.Base(r.URL.Path) == "pods" {
+			if kind, items = "Pod", pods; !strings.Contains(r.URL.Query().Get("labelSelector"), "proxyc") {
+				t.Errorf("asks for Pods %s", r.URL.RawQuery)
+			}
+		}
+		fmt.Fprintf(w, `{"kind":"%sList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[%s]}`, kind, strings.Join(items, ","))
+	}))
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, kubeconfigForm, server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status := func() (string, int) {
+		var out bytes.Buffer
+		e := osEnv()
+		e.args, e.stdout, e.stderr, e.terminal = []string{"status", "--kubeconfig", kubeconfig, "--context", "prod"}, &out, &out, false
+		code := run(e)
+		return regexp.MustCompile(` +\d+h\d+m\d+s +`).ReplaceAllString(out.String(), "  AGE  "), code
+	}
+	got, code := status()
+	const want = `NODE  READY  SINCE    RESTARTS  REASON
+c     no  AGE  3         its container waits: CrashLoopBackOff
+d     no  AGE  3         Behind: for a test
+e     no  AGE  0         the Node is not ready: for a test
+f     no     -        0         no Pod of proxyc; condition ServicesProgrammed is True, as a daemon left it that may have ended
+a     yes  AGE  3         the Pod is ready
+b     yes  AGE  3         RulesInForce: for a test
+2 of 6 Nodes are ready.
+`
+	if normal := regexp.MustCompile(`SINCE +`).ReplaceAllString(got, "SINCE    "); code != exitFindings || regexp.MustCompile(`- +0`).ReplaceAllString(normal, "-        0") != want {
+		t.Errorf("exit %d:\n%s\nwant\n%s", code, got, want)
+	}
+	nodes, pods = nodes[:2], pods[:2]
+	if got, code := status(); code != exitDone || !strings.HasSuffix(got, "2 of 2 Nodes are ready.\n") {
+		t.Errorf("exit %d:\n%s", code, got)
 	}
 }

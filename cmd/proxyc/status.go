@@ -6,13 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
 type statusCmd struct {
+	clusterFlags
 	Address string `placeholder:"IP:PORT" help:"Metrics server of the daemon (default 127.0.0.1:10249, if no status socket is found)."`
 	Socket  string `name:"status-socket" placeholder:"PATH" help:"Status socket of the daemon; by default that of the daemon that writes this node's rules."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
@@ -20,6 +24,9 @@ type statusCmd struct {
 }
 
 func (c *statusCmd) Run(e *env) error {
+	if c.Context != "" || c.Kubeconfig != "" {
+		return c.nodes(e)
+	}
 	_, port, err := net.SplitHostPort(c.Address)
 	switch {
 	case c.Socket != "" && c.Address != "":
@@ -35,6 +42,27 @@ func (c *statusCmd) Run(e *env) error {
 	}
 	err = e.print(c.Output, st.Print, func(w io.Writer) error { return review.WriteDocument(w, "Status", "  ", st) })
 	if err == nil && !st.Healthy() && !(c.Ignore && st.NodeHealthy()) {
+		return errFindings
+	}
+	return err
+}
+
+// nodes shows the daemons of all Nodes of a cluster.
+func (c *statusCmd) nodes(e *env) error {
+	if c.Address != "" || c.Socket != "" {
+		return errors.New("--context, --kubeconfig: cannot be combined with --address or --status-socket")
+	}
+	cluster, err := c.cluster(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	nodes, pods, err := cluster.Daemons(context.Background(), status.DaemonPods)
+	if err != nil {
+		return err
+	}
+	all := status.OfNodes(nodes, pods, time.Now())
+	err = e.print(c.Output, all.Print, func(w io.Writer) error { return review.WriteDocument(w, "NodeStatusList", "  ", all) })
+	if err == nil && all.Ready < len(all.Nodes) {
 		return errFindings
 	}
 	return err
