@@ -20,6 +20,7 @@ import (
 func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string) error {
 	var mode ir.Mode
 	var mark uint32
+	var left []string
 	for _, p := range ir.Present(programs) {
 		mode, mark = p.Node.Mode, p.Node.MasqueradeMark()
 	}
@@ -50,6 +51,15 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 				d.table(rules.TableOf(f), r, sim.OwnOfNode(p))
 			}
 		}
+		leftovers, err := host.Leftovers(ctx, mode, dataplane, true)
+		if err != nil {
+			return err
+		}
+		for _, l := range leftovers {
+			if !l.Eased {
+				left = append(left, "rules of kube-proxy or another mode, which packets may match: "+l.Object)
+			}
+		}
 	default:
 		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
@@ -77,6 +87,6 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 		}
 	}
 	others, err := host.Interference(ctx, mark, programs)
-	d.beside(others)
+	d.beside(others, left...)
 	return err
 }

@@ -61,6 +61,8 @@ func TestProveKernelNamesOthers(t *testing.T) {
 			"not compared: foreign rules that may drop: ip fw chain late, hook forward, priority 50: drop in chain late"},
 		{"nftables", "nft 'table ip fw { chain post { type nat hook postrouting priority 90; masquerade; }; }'",
 			"not compared: foreign rules that may change the client's address: ip fw chain post, hook postrouting, priority 90: masquerade in chain post"},
+		{"nftables", "for t in nft legacy; do iptables-$t -t nat -N KUBE-SERVICES; iptables-$t -t nat -A PREROUTING -j KUBE-SERVICES; iptables-$t -t nat -A KUBE-SERVICES -d 10.96.0.97 -j DNAT --to 192.0.2.1; done",
+			"not compared: rules of kube-proxy or another mode, which packets may match: iptables-legacy nat KUBE-SERVICES"},
 		{"iptables-nft", "iptables-nft -t mangle -A PREROUTING -j MARK --set-xmark 0x4000/0x4000",
 			"not compared: foreign rules that may divert: ip mangle chain PREROUTING, hook prerouting, priority -150: sets mark 0x4000 in chain PREROUTING"},
 		{"iptables-nft", "iptables-nft -t nat -I PREROUTING 1 -d 10.96.0.97 -j ACCEPT",
