@@ -3,6 +3,7 @@ package doctor
 import (
 	"bufio"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 // fullWarning is the usage of the conntrack table that is reported, in percent.
 const fullWarning = 75
 
-// conntrack checks the usage of the conntrack table, and its losses.
+// conntrack checks the usage of the conntrack table, and its losses and those of rp_filter.
 func (e *examination) conntrack(context.Context) {
 	const check = "conntrack"
 	count, limit, full := sysctl.Tracked(e.Root)
@@ -28,6 +29,15 @@ func (e *examination) conntrack(context.Context) {
 		e.add(check, Warning, raise, "%d of %d entries are used", count, limit)
 	default:
 		e.add(check, OK, "", "%d of %d entries are used", count, limit)
+	}
+	netstat, _ := e.Root.Read("proc/net/netstat")
+	lines := strings.Split(netstat, "\n")
+	for i := range len(lines) - 1 { // names, then values
+		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+		if at := slices.Index(names, "IPReversePathFilter"); at > 0 && at < len(values) && values[at] != "0" {
+			e.add("rp_filter", Warning, "if a network with clients sends by another interface than it receives, set net.ipv4.conf.INTERFACE.rp_filter to 2",
+				"%s packets were dropped since the kernel started, because their source is reached by another interface", values[at])
+		}
 	}
 	text, err := e.Root.Read("proc/net/stat/nf_conntrack")
 	if err != nil {

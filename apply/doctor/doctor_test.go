@@ -53,6 +53,7 @@ func TestConntrack(t *testing.T) {
 		root := t.TempDir()
 		for name, text := range map[string]string{
 			"proc/sys/net/netfilter/nf_conntrack_count": tt.count, "proc/sys/net/netfilter/nf_conntrack_max": "1000", "proc/net/stat/nf_conntrack": stat,
+			"proc/net/netstat": "TcpExt: PruneCalled IPReversePathFilter TCPTimeWaitOverflow\nTcpExt: 0 7 0\nIpExt: InNoRoutes InTruncatedPkts\nIpExt: 0 0\n",
 		} {
 			path := filepath.Join(root, name)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -70,6 +71,7 @@ func TestConntrack(t *testing.T) {
 		expect(t, found, "conntrack", tt.want, text)
 		expect(t, found, "conntrack early_drop", Warning, "31 connections")
 		expect(t, found, "conntrack insert_failed", Warning, "10 packets")
+		expect(t, found, "rp_filter", Warning, "7 packets")
 		if is(found, "conntrack drop", Warning, "") {
 			t.Errorf("a column of zeros is reported: %+v", found)
 		}
