@@ -72,13 +72,14 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 		}
 	}
 	pods, clients, linksErr := neighbours(p.Family, rules)
-	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); len(clients) > 0 && err == nil && at+why != "" {
+	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); len(clients) > 0 && p.Node.IP.IsValid() && err == nil && at+why != "" {
 		found = append(found, fmt.Sprintf("%s is the node's address by bindAddress or its Node object, and no interface has it: correct it, or restart the kubelet", p.Node.IP))
 	}
-	to := Destinations(p)
+	to := map[netip.Addr]Destination{}
 	for _, c := range clients {
 		to[c.Src] = Destination{RouteQuery{Rerouted: true, In: c.In}, "a client on " + c.In}
 	}
+	maps.Copy(to, Destinations(p))
 	contain := func(all []*net.IPNet, addr netip.Addr) bool {
 		return slices.ContainsFunc(all, func(n *net.IPNet) bool { return n == nil || n.Contains(addr.AsSlice()) })
 	}
@@ -90,11 +91,8 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 	return append(found, refused...), errors.Join(err, linksErr, routeErr)
 }
 
-// sender is a packet whose route may depend on more than its destination.
-type sender struct {
-	RouteQuery
-	as string // its difference from other packets
-}
+// sender is a packet whose route may depend on more than its destination. of is its difference from others.
+type sender Destination
 
 // refusals asks for the routes of senders to destinations. One example of each sender is enough.
 func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destination) (found []string, err error) {
@@ -109,7 +107,7 @@ func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destinati
 			_, why, routeErr := Route(RouteQuery{Src: s.Src, Dst: addr, In: s.In, Mark: s.Mark, Local: d.Local && s.In == "", Rerouted: d.Rerouted})
 			err = errors.Join(err, routeErr, context.Cause(ctx))
 			if refused[addr] = why != ""; refused[addr] {
-				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", addr, d.of, s.as, why))
+				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", addr, d.of, s.of, why))
 			}
 			if refused[addr] || err != nil {
 				break
@@ -124,13 +122,11 @@ func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destinati
 func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err error) {
 	from := func(n netip.Prefix, in string) (all []sender) {
 		src, by := n.Masked().Addr(), ""
-		for range 4 { // addresses of the node are no others'
+		for i := 0; i < 4 && by == ""; i++ { // addresses of the node are no others'
 			if n.Contains(src.Next()) {
 				src = src.Next()
 			}
-			if by, _, _ = Route(RouteQuery{Dst: src}); by != "" {
-				break
-			}
+			by, _, _ = Route(RouteQuery{Dst: src})
 		}
 		if in = cmp.Or(in, by); by != "" && ForwardingDisabled(f, in) == "" {
 			all = append(all, sender{RouteQuery{Src: src, In: in}, fmt.Sprintf(" from %s by %s", src, in)})
