@@ -60,7 +60,9 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	if err := j.ReadFacts(e.interfaces); err != nil {
 		return err
 	}
-	programs := review.FetchDaemon(ctx, host.DaemonSocket()).InForce
+	socket := host.DaemonSocket()
+	daemon := review.FetchDaemon(ctx, socket)
+	programs := daemon.InForce
 	repaired := programs.IPv4 != nil // by the daemon
 	if !repaired {
 		programs = j.Compile()
@@ -88,6 +90,9 @@ func (c *doctorCmd) Run(e *env) (err error) {
 		n.API.Server, n.API.Client, n.API.Err = watch.Client(resolved.Config.ClientConnection, deref(c.Master), "proxyc/"+build.Read().Version)
 	}
 	found := n.Examine(ctx)
+	if socket != "" && daemon.PID == 0 {
+		found = append(found, doctor.Finding{Check: "daemon", Status: doctor.Error, Found: "it does not answer at " + socket + ", so it hangs or is stopped", Fix: "read its log, then restart it"})
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

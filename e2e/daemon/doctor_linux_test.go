@@ -79,7 +79,9 @@ func TestDoctor(t *testing.T) {
 	}
 	w.Process.Signal(syscall.SIGSTOP)
 	w.Must("nft flush ruleset")
-	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "there are none for Services, although proxyc wrote some")
+	stopped := look(1, "--try", "nftables")
+	expect(stopped, "rules", doctor.Error, "there are none for Services, although proxyc wrote some")
+	expect(stopped, "daemon", doctor.Error, "it does not answer at /run/proxyc/proxyc-")
 	w.Process.Signal(syscall.SIGCONT)
 
 	w.Holds(time.Minute, "a", true)
