@@ -156,6 +156,14 @@ func setIf(is bool, set func(m *metav1.ObjectMeta, key, value string), m *metav1
 	}
 }
 
+// optional returns a pointer to a value if it is set.
+func optional[T any](is bool, value T) *T {
+	if !is {
+		return nil
+	}
+	return &value
+}
+
 // api is the inverse of FromService.
 func (s *Service) api() *corev1.Service {
 	out := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
@@ -176,9 +184,7 @@ func (s *Service) api() *corev1.Service {
 	if s.AffinitySecs != 0 {
 		spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(s.AffinitySecs)}}
 	}
-	if s.InternalLocal {
-		spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
-	}
+	spec.InternalTrafficPolicy = optional(s.InternalLocal, corev1.ServiceInternalTrafficPolicyLocal)
 	if s.ExternalLocal {
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
@@ -186,11 +192,8 @@ func (s *Service) api() *corev1.Service {
 		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: corev1.Protocol(p.Protocol), Port: p.Port, NodePort: p.NodePort})
 	}
 	for _, in := range s.LoadBalancer {
-		ingress := corev1.LoadBalancerIngress{IP: in.IP}
-		if in.IPMode != "" {
-			ingress.IPMode = new(corev1.LoadBalancerIPMode(in.IPMode))
-		}
-		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, ingress)
+		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: in.IP, IPMode: optional(in.IPMode != "", corev1.LoadBalancerIPMode(in.IPMode))})
 	}
 	return out
 }
@@ -208,17 +211,8 @@ func (s *EndpointSlice) api() *discoveryv1.EndpointSlice {
 		ObjectMeta: s.meta(), AddressType: discoveryv1.AddressType(s.AddressType)}
 	setIf(s.Service.Name != "", metav1.SetMetaDataLabel, &out.ObjectMeta, discoveryv1.LabelServiceName, s.Service.Name)
 	for _, p := range s.Ports {
-		var port discoveryv1.EndpointPort
-		if p.HasName {
-			port.Name = new(p.Name)
-		}
-		if p.HasPort {
-			port.Port = new(p.Port)
-		}
-		if p.Protocol != "" {
-			port.Protocol = new(corev1.Protocol(p.Protocol))
-		}
-		out.Ports = append(out.Ports, port)
+		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: optional(p.HasName, p.Name), Port: optional(p.HasPort, p.Port),
+			Protocol: optional(p.Protocol != "", corev1.Protocol(p.Protocol))})
 	}
 	for i := range s.Endpoints {
 		out.Endpoints = append(out.Endpoints, s.Endpoints[i].api())
@@ -227,13 +221,10 @@ func (s *EndpointSlice) api() *discoveryv1.EndpointSlice {
 }
 
 func (e *Endpoint) api() discoveryv1.Endpoint {
-	out := discoveryv1.Endpoint{TargetRef: podReference(e.Pod), Conditions: discoveryv1.EndpointConditions{
+	out := discoveryv1.Endpoint{TargetRef: podReference(e.Pod), NodeName: optional(e.NodeName != "", e.NodeName), Conditions: discoveryv1.EndpointConditions{
 		Ready: new(e.Ready), Serving: new(e.Serving), Terminating: new(e.Terminating)}}
 	if e.Address != "" {
 		out.Addresses = []string{e.Address}
-	}
-	if e.NodeName != "" {
-		out.NodeName = new(e.NodeName)
 	}
 	if len(e.ZoneHints())+len(e.NodeHints()) > 0 {
 		out.Hints = new(discoveryv1.EndpointHints)
@@ -248,10 +239,7 @@ func (e *Endpoint) api() discoveryv1.Endpoint {
 }
 
 func podReference(pod string) *corev1.ObjectReference {
-	if pod == "" {
-		return nil
-	}
-	return &corev1.ObjectReference{Kind: "Pod", Name: pod}
+	return optional(pod != "", corev1.ObjectReference{Kind: "Pod", Name: pod})
 }
 
 // addTo adds the endpoints to the subset of v1 Endpoints from which they were
@@ -267,14 +255,11 @@ func (s *EndpointSlice) addTo(e *corev1.Endpoints) {
 		}
 	}
 	for i := range s.Endpoints {
-		one := corev1.EndpointAddress{IP: s.Endpoints[i].Address, TargetRef: podReference(s.Endpoints[i].Pod)}
-		if node := s.Endpoints[i].NodeName; node != "" {
-			one.NodeName = new(node)
-		}
 		for len(subset.Addresses) <= s.Addresses[i] {
 			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{})
 		}
-		subset.Addresses[s.Addresses[i]] = one
+		of := &s.Endpoints[i]
+		subset.Addresses[s.Addresses[i]] = corev1.EndpointAddress{IP: of.Address, TargetRef: podReference(of.Pod), NodeName: optional(of.NodeName != "", of.NodeName)}
 	}
 }
 
