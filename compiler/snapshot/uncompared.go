@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -75,14 +76,31 @@ func SettingsOf(in *corev1.Service, foreign bool) map[string]any {
 	return content
 }
 
+// mesh matches the labels and annotations by which traffic of pods bypasses a service mesh, or another network serves them.
+var mesh = regexp.MustCompile(`^(traffic\.sidecar\.istio\.io/|sidecar\.istio\.io/inject$|istio-injection$|(istio\.io/(dataplane-mode|use-waypoint)|(config\.)?linkerd\.io/(inject|opaque-ports|skip-.*)|k8s\.v1\.cni\.cncf\.io/networks)$)`)
+
+// IsMesh reports whether a label or annotation decides how traffic of pods passes a service mesh.
+func IsMesh(key string) bool { return mesh.MatchString(key) }
+
+// IdentityOf returns the account and the annotations of pods by which policies and meshes decide about their traffic.
+func IdentityOf(annotations map[string]string, spec *corev1.PodSpec) map[string]string {
+	out := map[string]string{"serviceAccountName": cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount, "default")}
+	for key, value := range annotations {
+		if IsMesh(key) {
+			out[key] = value
+		}
+	}
+	return out
+}
+
 // PlacingOf returns what decides whether the pods of a workload run and become ready, as decoded from JSON,
 // except what assumed endpoints depend on anyway.
 func PlacingOf(annotations map[string]string, spec *corev1.PodSpec, containers []corev1.Container) map[string]any {
 	probes, kept := map[string]corev1.Container{}, maps.Clone(annotations)
 	maps.DeleteFunc(kept, func(key, _ string) bool { return !applying.MatchString(key) })
 	for _, c := range containers {
-		if c.ReadinessProbe != nil || c.StartupProbe != nil {
-			probes[c.Name] = corev1.Container{Name: c.Name, ReadinessProbe: c.ReadinessProbe, StartupProbe: c.StartupProbe}
+		if c.ReadinessProbe != nil || c.StartupProbe != nil || c.LivenessProbe != nil {
+			probes[c.Name] = corev1.Container{Name: c.Name, ReadinessProbe: c.ReadinessProbe, StartupProbe: c.StartupProbe, LivenessProbe: c.LivenessProbe}
 		}
 	}
 	text, _ := json.Marshal(map[string]any{

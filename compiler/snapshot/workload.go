@@ -23,6 +23,7 @@ type Workload struct {
 	// AnyNumber reports that the object does not set Pods, and that a cluster may have others.
 	AnyNumber bool
 	Labels    map[string]string // of each pod
+	Identity  map[string]string // what else policies and meshes read of each pod: see IdentityOf
 	Ports     []corev1.ContainerPort
 	// AllPorts reports that each container declares ports, and that nothing asks for more containers.
 	// Numbers are those in the commands, variables and probes of the containers: ports may be among them.

@@ -154,14 +154,22 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 		fail(f.Name, files.Reason(err))
 	} else if f.by != "" || err == nil && objectKey.Match(data) { // others, such as images of disks, are nothing to any tool
 		j.keep(from, f, data)
-	} else if err == nil && f.passed == otherFile && makesObjects.MatchString(f.Name) {
+	} else if err == nil && f.passed == otherFile && makesObjects(f.Name, data) {
 		f.passed = aside
 		j.keep(from, f, data)
 	}
 }
 
-// makesObjects matches names of files in languages from which programs make objects.
-var makesObjects = regexp.MustCompile(`\.(tf|tfvars|hcl|jsonnet|libsonnet|cue|gotmpl|tmpl|tpl|j2)$`)
+// makesObjects reports whether programs may make objects from a file.
+func makesObjects(name string, data []byte) bool {
+	return language.MatchString(name) || generator.Match(data) && !isDocument(name)
+}
+
+// language matches names of files in languages from which programs make objects.
+var language = regexp.MustCompile(`\.(tf|tfvars|hcl|jsonnet|libsonnet|cue|gotmpl|tmpl|tpl|j2|k|pkl)$`)
+
+// generator matches libraries that make objects, in programs in any language.
+var generator = regexp.MustCompile(`cdk8s|pulumi[-/_]kubernetes`)
 
 // objectKey matches the field that every object has, but not one in a script of another file.
 var objectKey = regexp.MustCompile(`(?m)(^|[{,]\s*)apiVersion\s*:|["']apiVersion["']\s*:`)

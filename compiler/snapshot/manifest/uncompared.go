@@ -16,11 +16,12 @@ import (
 func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	group, _ := splitVersion(l.apiVersion)
 	var in map[string]any
-	if unrelated.MatchString(group+"/"+l.kind) || group == "" && !slices.Contains(plain, l.kind) || kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) != nil {
+	if unrelated.MatchString(group+"/"+l.kind) || group == "" && !slices.Contains(plain, l.kind) || l.kind == "CustomResourceDefinition" && !conversion.Match(l.text) ||
+		kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) != nil {
 		return u
 	}
 	meta := l.meta(namespace)
-	if strings.HasPrefix(l.kind, "Cluster") || strings.HasSuffix(l.kind, "Class") || l.kind == "Namespace" || strings.HasSuffix(group, "registration.k8s.io") { // belongs to no namespace
+	if clusterScoped.MatchString(group + "/" + l.kind) {
 		meta.Namespace = ""
 	}
 	for _, key := range [...]string{"apiVersion", "kind", "status"} {
@@ -32,6 +33,8 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	switch {
 	case decides: // whatever its labels
 		meta.Labels = nil
+	case l.kind == "CustomResourceDefinition":
+		in, meta.Annotations, meta.Labels = map[string]any{"conversion": spec["conversion"]}, nil, nil
 	case l.kind == "Namespace": // policies select it by any of them
 		in["labels"] = meta.Labels
 	}
@@ -39,6 +42,12 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	name := snapshot.NameOf(meta)
 	return snapshot.Uncompared{Object: strings.Map(named, snapshot.ObjectName(l.kind, name)), Name: name, Content: in, Decides: decides}
 }
+
+// clusterScoped matches the groups and kinds of objects without a namespace.
+var clusterScoped = regexp.MustCompile(`registration\.k8s\.io/|/(Cluster.+|.*Class|Namespace|CustomResourceDefinition)$`)
+
+// conversion matches a definition of custom resources that the API server converts by a webhook, which receives traffic.
+var conversion = regexp.MustCompile(`"strategy"\s*:\s*"Webhook"`)
 
 // selecting matches the fields in which a policy for traffic names its pods and their peers. Others are about images,
 // backups or objects.
@@ -50,7 +59,7 @@ var admission = regexp.MustCompile(`(^|\.)(kyverno|kubewarden)\.io$`)
 // unrelated matches the groups and kinds of Kubernetes on which no packet depends, and those of workloads and of settings
 // of programs.
 var unrelated = regexp.MustCompile(`^(apps|batch|policy|discovery\.k8s\.io)/|^(extensions/(DaemonSet|Deployment|ReplicaSet)|networking\.k8s\.io/(IPAddress|ServiceCIDR))$|` +
-	`(^|\.)(apiextensions|apiserver|audit|authentication|authorization|autoscaling|certificates|config|coordination|events|metrics|node|scheduling|storage)\.k8s\.io/`)
+	`(^|\.)(apiserver|audit|authentication|authorization|autoscaling|certificates|config|coordination|events|metrics|node|scheduling|storage)\.k8s\.io/`)
 
 // plain are the kinds without a group that matter: a ConfigMap may contain manifests, settings or names.
 var plain = []string{"ConfigMap", "Namespace", "ResourceQuota"}

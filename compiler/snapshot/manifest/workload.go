@@ -144,7 +144,7 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		}
 		spec := &p.template.Spec
 		w := &snapshot.Workload{Kind: kind, Name: name, Object: snapshot.ObjectName(kind, name),
-			Pods: p.count, AnyNumber: in.Spec.Replicas == nil && kind != "Pod" && p.count != 0, Labels: p.template.Labels,
+			Pods: p.count, AnyNumber: in.Spec.Replicas == nil && kind != "Pod" && p.count != 0, Labels: p.template.Labels, Identity: snapshot.IdentityOf(p.template.Annotations, spec),
 			HostNetwork: spec.HostNetwork, NodeName: spec.NodeName, ServiceName: in.Spec.ServiceName, First: in.Spec.Ordinals.Start,
 			Indexed: in.Spec.Completion == batchv1.IndexedCompletion, Tolerations: spec.Tolerations, NodeSelector: spec.NodeSelector}
 		if a := spec.Affinity; a != nil && a.NodeAffinity != nil {

@@ -68,8 +68,8 @@ func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 	}
 }
 
-// relabelled returns the workloads whose pods have other labels, of which a policy of either side contains
-// the key.
+// relabelled returns the workloads, Namespaces and Nodes of which a label or another property differs that a policy of either
+// side contains, or that a service mesh reads.
 func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 	var policies []any
 	for _, all := range [...]map[string]snapshot.Uncompared{was.Snapshot.Uncompared(), is.Snapshot.Uncompared()} {
@@ -79,21 +79,42 @@ func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 			}
 		}
 	}
-	for _, w := range is.Snapshot.Workloads() {
-		old := was.Snapshot.Workload(w.Object)
-		if old == nil || !of(w.Name) {
-			continue
-		}
-		all := maps.Clone(old.Labels)
-		maps.Copy(all, w.Labels)
+	before := identities(was)
+	for object, now := range identities(is) {
+		old, had := before[object]
+		all := map[string]string{}
+		maps.Copy(all, old)
+		maps.Copy(all, now)
 		for key := range all {
-			if old.Labels[key] != w.Labels[key] && names(policies, key) {
-				out = append(out, "label "+key+", which a policy selects, of "+w.Object+review.Action(true, true))
+			if _, name := snapshot.ParseObject(object); had && of(name) && old[key] != now[key] && (snapshot.IsMesh(key) || names(policies, key)) {
+				out = append(out, key+", which policies or a mesh read, of "+object+review.Action(true, true))
 			}
 		}
 	}
 	return out
 }
+
+// identities returns what policies and meshes read of workloads, Namespaces and Nodes.
+func identities(j *review.Input) map[string]map[string]string {
+	out := map[string]map[string]string{}
+	for _, w := range j.Snapshot.Workloads() {
+		out[w.Object] = maps.Clone(w.Identity)
+		maps.Copy(out[w.Object], w.Labels)
+	}
+	for _, n := range j.Snapshot.Nodes() {
+		out["Node "+n.Name] = j.Reader.Written()["Node "+n.Name].Labels
+	}
+	for object, u := range j.Snapshot.Uncompared() {
+		content, _ := u.Content.(map[string]any)
+		if labels, ok := content["labels"].(map[string]string); ok { // of a Namespace
+			out[object] = labels
+		}
+	}
+	return out
+}
+
+// principals matches the fields and labels by which policies select accounts of pods.
+var principals = regexp.MustCompile(`(?i)principal|serviceaccount`)
 
 // names reports whether a value contains a key of labels, alone or as a word of a text: "k8s:app", "has(app)".
 func names(v any, key string) bool {
@@ -107,7 +128,8 @@ func names(v any, key string) bool {
 	case []any:
 		return slices.ContainsFunc(v, func(item any) bool { return names(item, key) })
 	case string:
-		return slices.Contains(strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \n\t:!=()'\"{},&|", c) }), key)
+		return slices.Contains(strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \n\t:!=()'\"{},&|", c) }), key) ||
+			key == "serviceAccountName" && principals.MatchString(v)
 	}
 	return false
 }
