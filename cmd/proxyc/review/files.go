@@ -110,10 +110,10 @@ func matcher(patterns []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(all, "|"))
 }
 
-// reach returns a sum of the files and directories of names, with what their kustomizations list. Instead of what cannot
-// be read it contains the whole name, which is equal only to itself.
-func (f Files) reach(names ...string) [sha256.Size]byte {
-	all := sha256.New()
+// reach returns a sum of a file or directory, with what its kustomizations list. Instead of what cannot be read it contains
+// the whole name, which is equal only to itself.
+func (f Files) reach(name string) [sha256.Size]byte {
+	all, names := sha256.New(), []string{name}
 	for i := 0; i < len(names); i++ {
 		_ = fs.WalkDir(f.System, names[i], func(name string, entry fs.DirEntry, err error) error {
 			if err == nil && (entry.Type()&^fs.ModeSymlink != 0 || isDocument(name)) {

@@ -26,10 +26,9 @@ type file struct {
 	by    string    // the Chart.yaml or kustomization that it is rendered with, on any side; "" for none
 	why   diag.List // why it is broken
 	lists []string  // what a kustomization lists, as below
-	// outside are those of lists outside of what the command line names, and reach is the sum of their contents.
-	outside []string
-	reach   [sha256.Size]byte
-	bases   []string // remote bases of a kustomization that name no version
+	// reach contains the sums of those outside of what the command line names.
+	reach map[string][sha256.Size]byte
+	bases []string // remote bases of a kustomization that name no version
 	// passed is what the file is, if it is neither read nor rendered: one of the constants.
 	passed string
 	to     string // the directory that a link leads to, if it is read
@@ -116,7 +115,7 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 		f.by = cmp.Or(by[f.Name], j.Hidden[f.below])
 	}
 	for _, f := range others {
-		if f.by = by[f.Name]; filepath.Base(f.by) == "Chart.yaml" && isDocument(f.Name) {
+		if f.by = by[f.Name]; isDocument(f.Name) && !files.IsKustomization(f.by) {
 			continue
 		}
 		j.pass(from, f, fail)
@@ -140,7 +139,7 @@ func passedAs(below string) string {
 func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 	if f.passed == linkedDir {
 		if f.by != "" && f.to == "" {
-			f.reach = from.reach(f.Name)
+			f.sum = from.reach(f.Name)
 		}
 		ir.SetIn(&j.files, f.below, f)
 		return
@@ -162,7 +161,7 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 
 // makesObjects reports whether programs may make objects from a file.
 func makesObjects(name string, data []byte) bool {
-	return language.MatchString(name) || generator.Match(data) && !isDocument(name)
+	return language.MatchString(name) || generator.Match(data)
 }
 
 // language matches names of files in languages from which programs make objects.
@@ -187,15 +186,13 @@ func isDocument(name string) bool {
 // keep records a file of a directory with its text.
 func (j *Input) keep(from Files, f *file, data []byte) {
 	which, name, _ := strings.Cut(f.below, " ")
-	var paths, outside []string
-	paths, f.bases = listedBy(name, data)
+	paths, bases := listedBy(name, data)
 	for _, path := range paths {
 		if f.lists = append(f.lists, which+" "+path); strings.HasPrefix(path, "../") {
-			f.outside = append(f.outside, path)
-			outside = append(outside, filepath.Join(strings.TrimSuffix(f.Name, name), path))
+			manifest.SetIn(&f.reach, path, from.reach(filepath.Join(strings.TrimSuffix(f.Name, name), path)))
 		}
 	}
-	f.reach = from.reach(outside...)
+	f.bases = bases
 	if data == nil { // it could not be read
 		data = []byte(fmt.Sprint(f.why))
 	}
@@ -369,7 +366,7 @@ func CompareUnread(was, is *Input) {
 			if lists(old, now, was, is) {
 				is.NotRead = append(is.NotRead, short(below))
 			}
-		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && old.reach == now.reach:
+		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && maps.Equal(old.reach, now.reach):
 			if same = append(same, short(below)); now.by == "" {
 				broken = append(broken, short(below))
 			}
@@ -377,12 +374,15 @@ func CompareUnread(was, is *Input) {
 			differs[cmp.Or(has.by, below)] = true
 			by := short(cmp.Or(named[has.by], below))
 			changed[by] = append(changed[by], short(below))
-			if old != nil && now != nil && old.sum == now.sum {
-				changed[by] = append(changed[by], now.outside...)
+			for path, sum := range has.reach {
+				if old != nil && old.reach[path] != sum {
+					changed[by] = append(changed[by], path)
+				}
 			}
 		}
 	}
 	for by, names := range changed {
+		slices.Sort(names)
 		if names = slices.DeleteFunc(names, func(name string) bool { return name == by }); len(names) > 0 {
 			by += " (" + FirstOf(names, 1) + ")"
 		}
