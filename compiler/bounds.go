@@ -45,7 +45,7 @@ func (c *cluster) boundsPass(s *service, f ir.Family, over excess) {
 		backends += n
 		if !c.mode.SharesBackends() {
 			perAddr += n
-			backends += n * btoi(s.ports[i].nodePort != 0)
+			backends += n * ir.Int(s.ports[i].nodePort != 0)
 		}
 	}
 	fits := func(kind ir.Kind) bool {
@@ -164,7 +164,7 @@ func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int, limit i
 	for _, i := range order {
 		more := offered[i]
 		if !c.mode.SharesBackends() {
-			more *= len(v.addrs) + btoi(s.ports[i].nodePort != 0)
+			more *= len(v.addrs) + ir.Int(s.ports[i].nodePort != 0)
 		}
 		if more == 0 || backends == 0 || backends+more <= limit {
 			backends += more
@@ -207,11 +207,4 @@ func (s *service) limits(f ir.Family, kind ir.Kind, backends int) string {
 		why += " and " + strconv.Itoa(maxBackends) + " backends of frontends"
 	}
 	return "a Service can have " + why + " in " + f.String()
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -289,13 +289,7 @@ func (in nodeInput) checkLocalhost(family ir.Family, entries []int, diags *diag.
 
 func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
 	slices.SortStableFunc(list, func(a, b ir.NodePortPrefix) int {
-		if c := a.Prefix.Compare(b.Prefix); c != 0 || a.Assigned == b.Assigned {
-			return c
-		}
-		if b.Assigned { // prefer the entry that applies even if the address is not assigned
-			return -1
-		}
-		return 1
+		return cmp.Or(a.Prefix.Compare(b.Prefix), ir.Int(a.Assigned)-ir.Int(b.Assigned)) // prefer the entry that applies even if the address is not assigned
 	})
 	return slices.CompactFunc(list, func(a, b ir.NodePortPrefix) bool { return a.Prefix == b.Prefix })
 }

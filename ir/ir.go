@@ -208,13 +208,7 @@ func (m Match) String() string {
 
 // Compare orders by address, port and protocol, node ports last.
 func (m Match) Compare(o Match) int {
-	if m.IsNodePort() != o.IsNodePort() {
-		if m.IsNodePort() {
-			return 1
-		}
-		return -1
-	}
-	return cmp.Or(m.Addr.Compare(o.Addr), cmp.Compare(m.Port, o.Port), cmp.Compare(m.Protocol, o.Protocol))
+	return cmp.Or(Int(m.IsNodePort())-Int(o.IsNodePort()), m.Addr.Compare(o.Addr), cmp.Compare(m.Port, o.Port), cmp.Compare(m.Protocol, o.Protocol))
 }
 
 // Verdict is the result for a packet without a route.

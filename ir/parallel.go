@@ -26,3 +26,11 @@ func SetIn[M ~map[K]V, K comparable, V any](m *M, key K, value V) {
 	}
 	(*m)[key] = value
 }
+
+// Int returns 1 for true, and otherwise 0.
+func Int(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

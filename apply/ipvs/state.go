@@ -94,12 +94,9 @@ func (s *state) owned(key ir.Match) bool {
 }
 
 func (s *state) inAddressSet(key ir.Match) bool {
-	for _, name := range addressSets {
-		if s.sets[name].has(rules.ElementKey{Set: name, Addr: key.Addr, Protocol: key.Protocol, Number: key.Port}) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(addressSets[:], func(name rules.Set) bool {
+		return s.sets[name].has(rules.ElementKey{Set: name, Addr: key.Addr, Protocol: key.Protocol, Number: key.Port})
+	})
 }
 
 // nodePort reports whether a set contains a virtual server as a node port.

@@ -121,8 +121,8 @@ func (m *Metrics) MeasureProblems(now func() Problems) {
 	}{
 		{"proxyc_invalid_files", "Configurations and snapshots whose newest version is invalid.", func(t Problems) float64 { return float64(t.Invalid) }},
 		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Problems) float64 { return float64(t.NotServed) }},
-		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) float64 { return oneIf(t.BootFile) }},
-		{"proxyc_kube_proxy_beside", "Whether the node has rules of kube-proxy.", func(t Problems) float64 { return oneIf(t.KubeProxy) }},
+		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) float64 { return float64(ir.Int(t.BootFile)) }},
+		{"proxyc_kube_proxy_beside", "Whether the node has rules of kube-proxy.", func(t Problems) float64 { return float64(ir.Int(t.KubeProxy)) }},
 		{"proxyc_foreign_rules_may_drop", "Foreign rules that may drop packets to Services, at the last check.", func(t Problems) float64 { return float64(t.MayDrop) }},
 		{"proxyc_foreign_rules_may_divert", "Foreign rules that may divert packets from the rules of Services, at the last check.", func(t Problems) float64 { return float64(t.MayDivert) }},
 	} {
@@ -160,7 +160,7 @@ func (m *Metrics) MeasureContact(heard func() []Contact) {
 				at = float64(h.At.UnixNano()) / 1e9
 			}
 			ch <- prometheus.MustNewConstMetric(last, prometheus.GaugeValue, at, h.Resource)
-			ch <- prometheus.MustNewConstMetric(up, prometheus.GaugeValue, oneIf(!h.Lost), h.Resource)
+			ch <- prometheus.MustNewConstMetric(up, prometheus.GaugeValue, float64(ir.Int(!h.Lost)), h.Resource)
 		}
 	}})
 }
@@ -188,11 +188,3 @@ func (s scraped) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (s scraped) Collect(ch chan<- prometheus.Metric) { s.read(ch) }
-
-// oneIf returns 1 if a condition holds, and otherwise 0.
-func oneIf(holds bool) float64 {
-	if holds {
-		return 1
-	}
-	return 0
-}

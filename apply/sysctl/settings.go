@@ -2,6 +2,7 @@ package sysctl
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -183,15 +184,7 @@ func Dataplane(node *ir.Node, host Host) []Setting {
 
 // onLoopback reports whether node ports listen on an IPv4 loopback address.
 func onLoopback(p *ir.NodePortAddrs) bool {
-	if !p.Loopback || p.All {
-		return p.Loopback
-	}
-	for _, prefix := range p.Prefixes {
-		if prefix.Prefix.Overlaps(ir.IPv4.Loopback()) {
-			return true
-		}
-	}
-	return false
+	return p.Loopback && (p.All || slices.ContainsFunc(p.Prefixes, func(r ir.NodePortPrefix) bool { return r.Prefix.Overlaps(ir.IPv4.Loopback()) }))
 }
 
 // ipvs returns the settings of mode ipvs (IPV-9). Both families set the same keys.

@@ -235,13 +235,7 @@ func (a *applied) scale(w *snapshot.Workload, pods []*pod) {
 // DaemonSet, whose nodes these are, and otherwise the order in which scaling down keeps them.
 func index(w *snapshot.Workload, pods []*pod, nodes []*snapshot.Node) {
 	slices.SortStableFunc(pods, func(p, q *pod) int {
-		switch {
-		case p.ready && !q.ready:
-			return -1
-		case q.ready && !p.ready:
-			return 1
-		}
-		return cmp.Or(len(p.name)-len(q.name), strings.Compare(p.name, q.name))
+		return cmp.Or(ir.Int(q.ready)-ir.Int(p.ready), len(p.name)-len(q.name), strings.Compare(p.name, q.name))
 	})
 	ordinals := w.Kind == "StatefulSet"
 	for i, p := range pods {

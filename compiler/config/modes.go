@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -67,25 +69,25 @@ func (c *Config) MasqueradeBit() uint8 {
 // SyncPeriod returns the maximum delay before a failed sync is retried. All modes
 // except ipvs and nftables use the iptables section.
 func (c *Config) SyncPeriod() time.Duration {
+	period, _ := c.periods()
+	return period.Duration
+}
+
+func (c *Config) periods() (period, least metav1.Duration) {
 	switch c.ProxyMode() {
 	case ir.ModeIPVS:
-		return c.IPVS.SyncPeriod.Duration
+		return c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod
 	case ir.ModeNFTables:
-		return c.NFTables.SyncPeriod.Duration
+		return c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod
 	}
-	return c.IPTables.SyncPeriod.Duration
+	return c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod
 }
 
 // MinSyncPeriod returns the minimum time between two writes of rules. All modes
 // except ipvs and nftables use the iptables section.
 func (c *Config) MinSyncPeriod() time.Duration {
-	switch c.ProxyMode() {
-	case ir.ModeIPVS:
-		return c.IPVS.MinSyncPeriod.Duration
-	case ir.ModeNFTables:
-		return c.NFTables.MinSyncPeriod.Duration
-	}
-	return c.IPTables.MinSyncPeriod.Duration
+	_, least := c.periods()
+	return least.Duration
 }
 
 // ClusterCIDRs returns the parts of clusterCIDR, at most one for each family.

@@ -141,6 +141,15 @@ func (v *validator) scheduler() {
 	}
 }
 
+// detectBy checks the name that detectLocalMode requires.
+func (v *validator) detectBy(field, must, suffix, name string) {
+	if path := "detectLocal." + field; name == "" {
+		v.errorf(path, "%s, because detectLocalMode is %s", must, v.c.DetectLocalMode)
+	} else {
+		v.interfaceName(path, suffix, name)
+	}
+}
+
 func (v *validator) detectLocal() {
 	c := v.c
 	switch c.DetectLocalMode {
@@ -148,17 +157,9 @@ func (v *validator) detectLocal() {
 		v.clusterCIDR()
 	case DetectNodeCIDR:
 	case DetectBridgeInterface:
-		if c.DetectLocal.BridgeInterface == "" {
-			v.errorf("detectLocal.bridgeInterface", "must name an interface, because detectLocalMode is %s", DetectBridgeInterface)
-		} else {
-			v.interfaceName("detectLocal.bridgeInterface", "", c.DetectLocal.BridgeInterface)
-		}
+		v.detectBy("bridgeInterface", "must name an interface", "", c.DetectLocal.BridgeInterface)
 	case DetectInterfaceNamePrefix:
-		if c.DetectLocal.InterfaceNamePrefix == "" {
-			v.errorf("detectLocal.interfaceNamePrefix", "must be the prefix of interface names, because detectLocalMode is %s", DetectInterfaceNamePrefix)
-		} else {
-			v.interfaceName("detectLocal.interfaceNamePrefix", "+", c.DetectLocal.InterfaceNamePrefix)
-		}
+		v.detectBy("interfaceNamePrefix", "must be the prefix of interface names", "+", c.DetectLocal.InterfaceNamePrefix)
 	default:
 		v.oneOf("detectLocalMode", c.DetectLocalMode, DetectClusterCIDR, DetectNodeCIDR, DetectBridgeInterface, DetectInterfaceNamePrefix)
 	}

@@ -17,32 +17,25 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// knownAddrs returns the owner of a well-known public or link-local address that
+// knownOwner returns the owner of a well-known public or link-local address that
 // no Service should use, or "".
-func knownAddrs(a netip.Addr) string {
-	switch a.String() {
-	case "8.8.8.8", "8.8.4.4", "2001:4860:4860::8888", "2001:4860:4860::8844":
-		return "Google's resolver"
-	case "1.1.1.1", "1.0.0.1", "2606:4700:4700::1111", "2606:4700:4700::1001":
-		return "Cloudflare's resolver"
-	case "9.9.9.9", "149.112.112.112", "2620:fe::fe", "2620:fe::9":
-		return "Quad9's resolver"
-	case "208.67.222.222", "208.67.220.220", "2620:119:35::35", "2620:119:53::53":
-		return "OpenDNS's resolver"
-	case "4.2.2.1", "4.2.2.2":
-		return "Level 3's resolver"
-	case "223.5.5.5", "223.6.6.6":
-		return "AliDNS's resolver"
-	case "119.29.29.29":
-		return "DNSPod's resolver"
-	case "77.88.8.8", "77.88.8.1":
-		return "Yandex's resolver"
-	case "168.63.129.16":
-		return "Azure's resolver and health prober"
-	case "169.254.169.254", "fd00:ec2::254":
-		return "the clouds' metadata server"
-	case "169.254.20.10":
-		return "the address of the node-local DNS cache"
+func knownOwner(a netip.Addr) string {
+	for _, known := range [...]struct{ owner, addrs string }{
+		{"Google's resolver", "8.8.8.8 8.8.4.4 2001:4860:4860::8888 2001:4860:4860::8844"},
+		{"Cloudflare's resolver", "1.1.1.1 1.0.0.1 2606:4700:4700::1111 2606:4700:4700::1001"},
+		{"Quad9's resolver", "9.9.9.9 149.112.112.112 2620:fe::fe 2620:fe::9"},
+		{"OpenDNS's resolver", "208.67.222.222 208.67.220.220 2620:119:35::35 2620:119:53::53"},
+		{"Level 3's resolver", "4.2.2.1 4.2.2.2"},
+		{"AliDNS's resolver", "223.5.5.5 223.6.6.6"},
+		{"DNSPod's resolver", "119.29.29.29"},
+		{"Yandex's resolver", "77.88.8.8 77.88.8.1"},
+		{"Azure's resolver and health prober", "168.63.129.16"},
+		{"the clouds' metadata server", "169.254.169.254 fd00:ec2::254"},
+		{"the address of the node-local DNS cache", "169.254.20.10"},
+	} {
+		if slices.Contains(strings.Fields(known.addrs), a.String()) {
+			return known.owner
+		}
 	}
 	return ""
 }
@@ -73,7 +66,7 @@ func (c *cluster) externalAddress(s *service, path, text string, addr netip.Addr
 		c.addService(s, severity, diag.ExternalIPOfNode, path, text+c.ofNode(node))
 		return
 	}
-	if owner := knownAddrs(addr); owner != "" {
+	if owner := knownOwner(addr); owner != "" {
 		c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+owner+": packets from pods to it go to the Service's endpoints")
 		return
 	}

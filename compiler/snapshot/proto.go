@@ -186,14 +186,7 @@ func (r *protoReader) endpoint(f protoField, shared *hints) Endpoint {
 				}
 			}
 		case 4: // targetRef
-			for f := range r.message(f) {
-				switch f.number {
-				case 1:
-					target = r.bytes(f)
-				case 3:
-					name = r.bytes(f)
-				}
-			}
+			target, name = r.two(f, 1, 3)
 		case 6:
 			out.NodeName = r.name(f)
 		case 8:
@@ -248,7 +241,7 @@ func (r *protoReader) meta(f protoField, out *protoMeta) {
 		case 8:
 			r.odd = r.odd || out.created.Unmarshal(r.bytes(f)) != nil
 		case 11:
-			switch key, value := r.entry(f); string(key) {
+			switch key, value := r.two(f, 1, 2); string(key) {
 			case discoveryv1.LabelServiceName:
 				out.service = intern(string(value))
 			case LabelProxyName:
@@ -257,7 +250,7 @@ func (r *protoReader) meta(f protoField, out *protoMeta) {
 				out.headless = true
 			}
 		case 12:
-			switch key, value := r.entry(f); string(key) {
+			switch key, value := r.two(f, 1, 2); string(key) {
 			case corev1.EndpointsLastChangeTriggerTime:
 				out.triggered = string(value)
 			case annotationPreserveDIP:
@@ -333,15 +326,15 @@ func (r *protoReader) varint(f protoField) uint64 {
 // message yields the fields of an embedded message.
 func (r *protoReader) message(f protoField) iter.Seq[protoField] { return r.fields(r.bytes(f)) }
 
-// entry returns the key and value of a map entry.
-func (r *protoReader) entry(f protoField) (key, value []byte) {
+// two returns two fields of an embedded message, such as the key 1 and the value 2 of a map entry.
+func (r *protoReader) two(f protoField, i, j int) (a, b []byte) {
 	for f := range r.message(f) {
-		switch f.number {
-		case 1:
-			key = r.bytes(f)
-		case 2:
-			value = r.bytes(f)
+		switch int(f.number) {
+		case i:
+			a = r.bytes(f)
+		case j:
+			b = r.bytes(f)
 		}
 	}
-	return key, value
+	return a, b
 }

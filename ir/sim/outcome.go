@@ -1,12 +1,15 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Fate is the result for a packet.
@@ -225,14 +228,5 @@ func (o Outcome) text(f Fate) string {
 }
 
 func (d Destination) compare(o Destination) int {
-	if c := d.AddrPort.Compare(o.AddrPort); c != 0 {
-		return c
-	}
-	switch {
-	case d.SNAT == o.SNAT:
-		return 0
-	case o.SNAT:
-		return -1
-	}
-	return 1
+	return cmp.Or(d.AddrPort.Compare(o.AddrPort), ir.Int(d.SNAT)-ir.Int(o.SNAT))
 }

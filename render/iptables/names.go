@@ -109,28 +109,18 @@ func Owned(chain string) bool {
 
 // OnlyOurs reports whether proxyc creates a chain and kube-proxy does not.
 func OnlyOurs(chain string) bool {
-	if chain == chainHairpin || chain == ProbeChain {
-		return true
-	}
-	for _, stem := range [...]string{
-		stemServicesTree, stemNodePortsTree, stemHairpinTree, stemExternalTree, stemEmptyNPTree, stemProxyFWTree,
-	} {
-		if strings.HasPrefix(chain, stem) {
-			return true
-		}
-	}
-	return false
+	return chain == chainHairpin || chain == ProbeChain ||
+		begins(chain, stemServicesTree, stemNodePortsTree, stemHairpinTree, stemExternalTree, stemEmptyNPTree, stemProxyFWTree)
+}
+
+func begins(chain string, stems ...string) bool {
+	return slices.ContainsFunc(stems, func(stem string) bool { return strings.HasPrefix(chain, stem) })
 }
 
 // OfService reports whether a chain belongs to a single Service.
 func OfService(chain string) bool {
 	const stemXLB = "KUBE-XLB-" // KUBE-EXT- of kube-proxy before 1.24
-	for _, stem := range [...]string{stemCluster, stemLocal, stemExternal, stemFirewall, stemEndpoint, stemXLB} {
-		if strings.HasPrefix(chain, stem) {
-			return true
-		}
-	}
-	return false
+	return begins(chain, stemCluster, stemLocal, stemExternal, stemFirewall, stemEndpoint, stemXLB)
 }
 
 // portKey returns the text from which the names of a service port's chains are

@@ -119,7 +119,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	routes := l.usable(f.Routes)
 	if len(routes) > 0 {
 		entry := match
-		entry.Comment, entry.Target = clean(text+label(f.Kind)), Jump
+		entry.Comment, entry.Target = clean(text+labels[f.Kind]), Jump
 		entry.Chain = l.target(f, routes, text, match)
 		if f.Match.IsNodePort() {
 			l.enter(dispatchNodePorts, entry)
@@ -151,18 +151,8 @@ func (l *lowering) frontend(f *ir.Frontend) {
 // guardComment is the comment after the service port of rules that drop clients.
 const guardComment = " traffic outside of loadBalancerSourceRanges"
 
-// label returns the comment of a dispatch rule after the service port.
-func label(k ir.Kind) string {
-	switch k {
-	case ir.ClusterIP:
-		return " cluster IP"
-	case ir.ExternalIP:
-		return " external IP"
-	case ir.LoadBalancer:
-		return " loadbalancer IP"
-	}
-	return ""
-}
+// labels are the comments of dispatch rules after the service port.
+var labels = [...]string{ir.ClusterIP: " cluster IP", ir.ExternalIP: " external IP", ir.LoadBalancer: " loadbalancer IP", ir.NodePort: ""}
 
 // usable removes routes that no packet can use: those of pods, if pods are not
 // detected.

@@ -153,7 +153,7 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 // of a frontend.
 func (l *lowering) affinityOf(f *lowerable) {
 	nodePort := f.Match.IsNodePort()
-	if has := &l.affine[btoi(nodePort)]; !*has {
+	if has := &l.affine[ir.Int(nodePort)]; !*has {
 		*has = true
 		l.frag.Chains = append(l.frag.Chains, affinityChains(nodePort)...)
 	}

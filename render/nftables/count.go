@@ -44,7 +44,7 @@ func (l *lowering) verdict(f *lowerable, id SetID, t target, p *ir.Pool) Verdict
 	l.chain(t.picks(), p)
 	for k := range SetID(countBits) {
 		if t.n>>k&1 != 0 {
-			l.add(countSets[btoi(t.nodePort)]+k, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})
+			l.add(countSets[ir.Int(t.nodePort)]+k, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})
 		}
 	}
 	return v
@@ -111,7 +111,7 @@ func countRules(nodePort bool, numbers []int, more *[]Chain) (rules []Rule) {
 			*more = append(*more, Chain{Name: to, Rules: countRules(nodePort, with, more)})
 		}
 		rules = append(rules, Rule{
-			[]Stmt{MatchSet{Key: frontendTerms(nodePort), Set: (countSets[btoi(nodePort)] + SetID(k)).String()}, Verdict{Goto, to}},
+			[]Stmt{MatchSet{Key: frontendTerms(nodePort), Set: (countSets[ir.Int(nodePort)] + SetID(k)).String()}, Verdict{Goto, to}},
 			origin,
 		})
 		numbers = without

@@ -167,7 +167,7 @@ func affinityChains(nodePort bool) []Chain {
 		input, common, set, pools = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts, AffinityPortPools
 		key = slices.Delete(key, 2, 3)
 	}
-	before := btoi(nodePort) // a distinct priority, so that the order is defined
+	before := ir.Int(nodePort) // a distinct priority, so that the order is defined
 	return []Chain{
 		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: []Rule{affinityRule(nodePort)}},
 		{Name: common, Rules: append(byProtocol(key, set, remembered), byProtocol(key[2:], pools, remembered)...)},

@@ -25,7 +25,7 @@ func (u *inUse) note(chain string, comes bool) bool {
 		*flag = comes
 		return true
 	}
-	numbers := &u.numbers[btoi(nodePort)]
+	numbers := &u.numbers[ir.Int(nodePort)]
 	i, there := slices.BinarySearch(*numbers, n)
 	switch {
 	case there == comes:

@@ -58,7 +58,7 @@ func (l *lowering) table() *Ruleset {
 	more := slices.Concat(l.frag.Maps, l.frag.Lists)
 	slices.SortFunc(more, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
 	r.Chains = append(r.Chains, l.frag.Chains...)
-	slices.SortStableFunc(r.Chains, func(a, b Chain) int { return btoi(a.Base == nil) - btoi(b.Base == nil) })
+	slices.SortStableFunc(r.Chains, func(a, b Chain) int { return ir.Int(a.Base == nil) - ir.Int(b.Base == nil) })
 	r.Sets = append(r.Sets, more...)
 	return r
 }
@@ -123,7 +123,7 @@ func (l *lowering) reserve(services []ir.Service) {
 		shared := l.sharing(&services[i])
 		for j := range services[i].Frontends {
 			f := &services[i].Frontends[j]
-			maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
+			maps := &dispatchMaps[ir.Int(f.Match.IsNodePort())]
 			n[maps.all]++
 			if f.Kind == ir.ClusterIP {
 				n[ClusterIPs]++
@@ -132,7 +132,7 @@ func (l *lowering) reserve(services []ir.Service) {
 				continue
 			}
 			if f.Maglev != nil {
-				n[maglevTables[btoi(f.Match.IsNodePort())].set] += int(f.Maglev.Slots)
+				n[maglevTables[ir.Int(f.Match.IsNodePort())].set] += int(f.Maglev.Slots)
 			} else {
 				n[maps.backends] += len(services[i].Pools[f.Routes[0].Pool].Backends)
 			}
@@ -220,7 +220,7 @@ func (l *lowering) choices(f *ir.Frontend) (pods, node, others choice) {
 
 func (l *lowering) frontend(f *lowerable) {
 	pods, node, others := l.choices(f.Frontend)
-	maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
+	maps := &dispatchMaps[ir.Int(f.Match.IsNodePort())]
 	list := l.guard(f)
 	if list != "" {
 		l.add(RestrictedIPs, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})

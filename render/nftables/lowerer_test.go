@@ -68,20 +68,20 @@ func TestRareChains(t *testing.T) {
 		// hooks returns the change in the number of chains that call it.
 		hooks := func(have, want *Ruleset) (n int) {
 			for i := range want.Chains {
-				n += btoi(calls(&want.Chains[i], chain))
+				n += ir.Int(calls(&want.Chains[i], chain))
 			}
 			for i := range have.Chains {
-				n -= btoi(calls(&have.Chains[i], chain))
+				n -= ir.Int(calls(&have.Chains[i], chain))
 			}
 			return n
 		}
 		for i := range with {
-			if got := hooks(l.Change(&p.Node, ir.Change{Name: with[i].Name, New: &with[i]})); got != 2*btoi(i == 0) {
+			if got := hooks(l.Change(&p.Node, ir.Change{Name: with[i].Name, New: &with[i]})); got != 2*ir.Int(i == 0) {
 				t.Errorf("%s: Service %d of %d hooks it in %d times", chain, i+1, n, got)
 			}
 		}
 		for i := range with {
-			if got := hooks(l.Change(&p.Node, ir.Change{Name: with[i].Name, Old: &with[i]})); got != -2*btoi(i == n-1) {
+			if got := hooks(l.Change(&p.Node, ir.Change{Name: with[i].Name, Old: &with[i]})); got != -2*ir.Int(i == n-1) {
 				t.Errorf("%s: Service %d of %d hooks it out %d times", chain, i+1, n, -got)
 			}
 		}

@@ -75,9 +75,9 @@ type target struct {
 
 func (t target) table() backendTable {
 	if t.maglev {
-		return maglevTables[btoi(t.nodePort)]
+		return maglevTables[ir.Int(t.nodePort)]
 	}
-	return backendTables[btoi(t.nodePort)][btoi(t.outside)]
+	return backendTables[ir.Int(t.nodePort)][ir.Int(t.outside)]
 }
 
 // picks returns the target whose chain only selects a backend. There are few of
@@ -96,7 +96,7 @@ func (t target) prefix() string { return markPrefixes[t.marks] + t.table().prefi
 func (t target) name() string {
 	switch {
 	case t.pool != "":
-		return cut(markPrefixes[t.marks] + poolPrefixes[btoi(t.maglev)] + t.pool)
+		return cut(markPrefixes[t.marks] + poolPrefixes[ir.Int(t.maglev)] + t.pool)
 	case t.affinity != "":
 		return cut(t.prefix() + t.affinity)
 	}
@@ -158,11 +158,4 @@ func cut(s string) string {
 		return s[:maxName-3] + "..."
 	}
 	return s
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

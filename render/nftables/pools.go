@@ -75,7 +75,7 @@ func (l *lowering) sharing(svc *ir.Service) sharing {
 		}
 		for _, pool := range used {
 			if pool >= 0 {
-				users[pool][btoi(f.Maglev != nil)]++
+				users[pool][ir.Int(f.Maglev != nil)]++
 			}
 			if pool >= 0 && f.Maglev != nil {
 				slots[pool] = int(f.Maglev.Slots)

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -56,13 +57,7 @@ func DecodeEdge(b []byte, f ir.Family) (e Edge) {
 // those of a prefix. nft adds an end at the lowest address.
 func Intervals(edges []Edge) (all []rules.Element, foreign bool) {
 	slices.SortFunc(edges, func(a, b Edge) int {
-		if d := a.at.Compare(b.at); d != 0 || a.End == b.End {
-			return d
-		}
-		if a.End {
-			return -1
-		}
-		return 1
+		return cmp.Or(a.at.Compare(b.at), ir.Int(b.End)-ir.Int(a.End))
 	})
 	add := func(first, last netip.Addr) {
 		if of := ir.PrefixesOf(first, last); len(of) == 1 {

@@ -132,15 +132,9 @@ func equals(b, o *nftables.Base) bool {
 // nil, chains of type nat do, in listed order.
 func inOrder(chains []*nftables.Chain, first *nftables.Chain) {
 	nat := first == nil || first.Base.NAT
-	behind := func(yes bool) int {
-		if yes {
-			return 1
-		}
-		return 0
-	}
 	slices.SortStableFunc(chains, func(a, b *nftables.Chain) int {
-		return cmp.Or(at(a.Base)-at(b.Base), behind(a.Base.NAT != nat)-behind(b.Base.NAT != nat),
-			a.Base.Priority-b.Base.Priority, behind(a != first)-behind(b != first))
+		return cmp.Or(at(a.Base)-at(b.Base), ir.Int(a.Base.NAT != nat)-ir.Int(b.Base.NAT != nat),
+			a.Base.Priority-b.Base.Priority, ir.Int(a != first)-ir.Int(b != first))
 	})
 }
 

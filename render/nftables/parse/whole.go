@@ -96,17 +96,14 @@ func idle(c *nftables.Chain) bool {
 }
 
 // chainName returns the name of a chain in the Ruleset: with whole "inet fw, chain forward".
-func (p *listParser) chainName(name string) string {
-	if p.named == "" {
-		return name
-	}
-	return p.named + ", chain " + name
-}
+func (p *listParser) chainName(name string) string { return p.nameOf(", chain ", name) }
 
 // setName is chainName for a set.
-func (p *listParser) setName(name string) string {
+func (p *listParser) setName(name string) string { return p.nameOf(", set ", name) }
+
+func (p *listParser) nameOf(kind, name string) string {
 	if p.named == "" {
 		return name
 	}
-	return p.named + ", set " + name
+	return p.named + kind + name
 }
