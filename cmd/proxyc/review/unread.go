@@ -189,7 +189,7 @@ func (j *Input) keep(from Files, f *file, data []byte) {
 	paths, bases := listedBy(name, data)
 	for _, path := range paths {
 		if f.lists = append(f.lists, which+" "+path); strings.HasPrefix(path, "../") {
-			manifest.SetIn(&f.reach, path, from.reach(filepath.Join(strings.TrimSuffix(f.Name, name), path)))
+			ir.SetIn(&f.reach, path, from.reach(filepath.Join(strings.TrimSuffix(f.Name, name), path)))
 		}
 	}
 	f.bases = bases
