@@ -18,6 +18,8 @@ ip link set pod0 up
 ip link set cni0 up
 ip addr add 10.244.1.1/24 dev cni0
 ip addr add fd00:10:244:1::1/64 dev cni0 nodad
+ip addr add 192.0.2.11/32 dev cni0
+ip addr add 2001:db8:0:1::11/128 dev cni0 nodad
 ip route add default dev cni0
 ip -6 route add default dev cni0
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
