@@ -23,6 +23,7 @@ type Variant string
 const (
 	NFT    Variant = "nft"
 	Legacy Variant = "legacy"
+	auto   Variant = "auto" // the one that the node uses, as is the zero value
 )
 
 // maxRulesNFT is the maximum number of rules per run of iptables-nft-restore, whose time grows
@@ -90,7 +91,7 @@ func (t *tools) Families() []ir.Family { return slices.Clone(t.families) }
 // detect determines the variant that the node uses, the version, and the families that the kernel
 // supports. It returns why it lacks one.
 func (t *tools) detect(ctx context.Context) (missing []error, err error) {
-	if t.Variant == "" {
+	if t.Variant == "" || t.Variant == auto {
 		v, err := t.detectVariant(ctx)
 		if err != nil {
 			return nil, err

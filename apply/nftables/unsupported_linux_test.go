@@ -146,8 +146,7 @@ var handle = regexp.MustCompile(" # handle [1-9][0-9]*")
 
 // Unsupported rules are named by the statements that proxyc has, and by the other instructions.
 func TestUnsupportedRulesAreDescribed(t *testing.T) {
-	n := newNode(t)
-	want := both(nftest.Program)
+	n, want := newNode(t), both(nftest.Program)
 	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}

@@ -24,31 +24,25 @@ import (
 // marking returns the foreign rule after which the mark of a packet may match a value and mask; "" for none.
 func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint32) string) (found []string, err error) {
 	family := addressFamily[p.Family]
-	var rules []netlink.Rule
+	rules, err := rulesOf(family)
 	var routes []netlink.Route
-	err = errors.Join(
-		socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err }),
-		socket.RetryInterrupted(func() (_ bool, err error) {
-			routes, err = netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_TABLE) // of all tables
-			return false, err
-		}))
+	err = errors.Join(err, socket.RetryInterrupted(func() (_ bool, err error) {
+		routes, err = netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_TABLE) // of all tables
+		return false, err
+	}))
 	var routed, within []*net.IPNet // destinations of routes; of rules and routes that discard, nil for all
-	links := map[int]bool{}
+	links := map[int]bool{}         // with routes in table main
 	for _, route := range routes {
-		links[route.LinkIndex] = links[route.LinkIndex] || route.Table == unix.RT_TABLE_MAIN
+		if route.Table == unix.RT_TABLE_MAIN {
+			links[route.LinkIndex] = true
+		}
 		if route.Type >= unix.RTN_BLACKHOLE && route.Type <= unix.RTN_PROHIBIT || route.Flags&unix.RTNH_F_LINKDOWN != 0 {
 			within = append(within, route.Dst)
 		} else {
 			routed = append(routed, route.Dst)
 		}
 	}
-	for _, index := range slices.Sorted(maps.Keys(links)) {
-		if link, err := netlink.LinkByIndex(index); err == nil && links[index] && p.Family == ir.IPv4 { // IPv6 has no such setting
-			if off := ForwardingDisabled(p.Family, link.Attrs().Name); off != "" {
-				found = append(found, off+": the node forwards no packet that arrives by this interface")
-			}
-		}
-	}
+	found = notForwarding(p.Family, links)
 	senders := []sender{{}, {RouteQuery: RouteQuery{Mark: p.Node.MasqueradeMark()}}}
 	for _, rule := range rules {
 		mask := uint32(0)
@@ -150,6 +144,21 @@ func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err 
 		}
 	}
 	return append(ruled, slices.DeleteFunc(slices.Clone(linked), func(s sender) bool { return !selected[s.In] && !strict(f, s.In) })...), linked, err
+}
+
+// notForwarding returns the settings of IPv4 interfaces that do not forward; IPv6 has no such setting.
+func notForwarding(f ir.Family, links map[int]bool) (found []string) {
+	if f == ir.IPv6 {
+		return nil
+	}
+	for _, index := range slices.Sorted(maps.Keys(links)) {
+		if link, err := netlink.LinkByIndex(index); err == nil {
+			if off := ForwardingDisabled(f, link.Attrs().Name); off != "" {
+				found = append(found, off+": the node forwards no packet that arrives by this interface")
+			}
+		}
+	}
+	return found
 }
 
 // Destination is an address of a Program to which the node routes packets.

@@ -11,10 +11,17 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
 
 var addressFamily = map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}
+
+// rulesOf returns the rules of routing of an address family.
+func rulesOf(family int) (rules []netlink.Rule, err error) {
+	err = socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err })
+	return rules, err
+}
 
 // RouteQuery is a packet whose route is requested from the kernel.
 type RouteQuery struct {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -15,8 +14,7 @@ import (
 // neighbour that did not answer, and IPsec policies.
 func Unfollowed(s RouteQuery, protocol ir.Protocol, port uint16, out string) (found []string, err error) {
 	family := addressFamily[ir.FamilyOf(s.Dst)]
-	var rules []netlink.Rule
-	err = socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err })
+	rules, err := rulesOf(family)
 	has := func(r *netlink.RulePortRange) bool { return r != nil && r.Start <= port && port <= r.End }
 	for _, r := range rules {
 		ports := has(r.Sport) || has(r.Dport) || r.Sport == nil && r.Dport == nil

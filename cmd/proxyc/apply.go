@@ -138,7 +138,7 @@ func wholeFile(all diag.List) bool {
 
 // converge applies the Programs to the node once.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, programs ir.Programs) error {
-	once := &oneshot.Apply{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
+	once := &oneshot.Apply{Config: j.Config, Programs: programs, IPTables: c.Variant, LockTimeout: c.LockTimeout,
 		IPVS: c.ipvsFlags.options(), DryRun: c.readOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
 		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc process to stop: %s\n", why) }}
 	done, err := once.Run(ctx)
@@ -271,12 +271,4 @@ func (e *env) warn(text string) {
 	if text != "" {
 		fmt.Fprintln(e.stderr, "warning: "+text)
 	}
-}
-
-// variantOf returns the value of --iptables-variant; "" selects the one that the node uses.
-func variantOf(flag string) string {
-	if flag == "auto" {
-		return ""
-	}
-	return flag
 }

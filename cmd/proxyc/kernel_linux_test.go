@@ -53,7 +53,7 @@ func TestKernelHolds(t *testing.T) {
 // dataplane itself reads back what it committed.
 func converge(t *testing.T, programs ir.Programs, variant string) error {
 	t.Helper()
-	d, err := host.Open(t.Context(), programs.IPv4.Node.Mode, apply.Options{IPTables: variantOf(variant)})
+	d, err := host.Open(t.Context(), programs.IPv4.Node.Mode, apply.Options{IPTables: variant})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
-	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/diag"
 )
 
 type manCmd struct {
@@ -25,7 +25,7 @@ func (c *manCmd) Run(e *env) error {
 		verb := strings.Join(c.Verb, " ")
 		node := help.PageOf(app, verb)
 		if node == nil {
-			return fmt.Errorf("%q: unknown verb%s", verb, review.DidYouMean(verb, slices.Collect(maps.Keys(help.Verbs()))))
+			return fmt.Errorf("%q: unknown verb%s", verb, diag.Meant(verb, slices.Collect(maps.Keys(help.Verbs()))))
 		}
 		return help.WritePage(e.stdout, app, node)
 	}

@@ -72,10 +72,7 @@ func (c *migrateCmd) Run(e *env) error {
 	if err := e.print(c.Output, write, m.WriteJSON); err != nil {
 		return err
 	}
-	if m.Empty() {
-		return nil
-	}
-	return errFindings
+	return compared(m.Empty(), 0)
 }
 
 // upgrade prints what to do before kube-proxy of another release starts.

@@ -116,7 +116,7 @@ func (c *proveCmd) side(ctx context.Context, e *env, j *review.Input, programs i
 			return nil, err
 		}
 	}
-	r := &proof.Reader{Input: j, Programs: programs, Files: e.inputs(), Limit: int64(c.Limit), Variant: variantOf(c.Variant),
+	r := &proof.Reader{Input: j, Programs: programs, Files: e.inputs(), Limit: int64(c.Limit), Variant: c.Variant,
 		Resolve: func(mode string) (*config.Resolved, diag.List) {
 			flags := c.configFlags
 			flags.Mode = &mode

@@ -69,19 +69,13 @@ func (c *replayCmd) Run(e *env) (err error) {
 		fmt.Fprintf(e.stderr, "warning: %s: ends within line %d, which is skipped\n", c.File, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
 	}
 	well, err := p.Play(ctx, events)
-	switch {
-	case err != nil:
-		return err
-	case !well:
-		return errFindings
-	}
-	if c.SnapshotOut != "" {
+	if err == nil && well && c.SnapshotOut != "" {
 		err = e.writeOut(c.SnapshotOut, p.Snapshot.Document().Objects().Write)
 	}
-	if err == nil && p.Invalid {
-		return errFindings
+	if err != nil {
+		return err
 	}
-	return err
+	return compared(well && !p.Invalid, 0)
 }
 
 // player returns a player for the options.
@@ -113,7 +107,7 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) 
 	}
 	o.Plane = new(apply.Memory)
 	if c.Netns != "" {
-		if o.Plane, err = host.Open(ctx, j.Config.ProxyMode(), apply.Options{IPTables: variantOf(c.Variant)}); err != nil {
+		if o.Plane, err = host.Open(ctx, j.Config.ProxyMode(), apply.Options{IPTables: c.Variant}); err != nil {
 			return nil, err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/report"
-	"github.com/proxyc/proxyc/compiler/diag"
 )
 
 type reportCmd struct {
@@ -46,7 +45,7 @@ func (c *reportCmd) Run(e *env) error {
 	errs := r.Errors()
 	if wrong, all := diff.WrongObjects(errs); err != nil || !all { // nothing is reported about incomplete input
 		e.report(errs)
-		return reportedIf(errs, err)
+		return cmp.Or(err, compared(true, len(errs)))
 	} else if r.Diff != nil {
 		r.Diff.Wrong = wrong
 	}
@@ -69,7 +68,7 @@ func (c *reportCmd) Run(e *env) error {
 	if failures, _ := r.Failures(); err == nil && len(errs) == 0 && len(failures) > 0 && c.FailOn == "danger" {
 		return errFindings
 	}
-	return reportedIf(errs, err)
+	return cmp.Or(err, compared(true, len(errs)))
 }
 
 // check rejects unknown formats, HTML for a terminal, and a second use of standard input.
@@ -95,14 +94,6 @@ func (c *reportCmd) write(e *env, r *report.Report) (err error) {
 		} else {
 			err = errors.Join(err, whole(e.stdout))
 		}
-	}
-	return err
-}
-
-// reportedIf returns the error of a command that printed errs, or err.
-func reportedIf(errs diag.List, err error) error {
-	if err == nil && len(errs) > 0 {
-		return errReported
 	}
 	return err
 }

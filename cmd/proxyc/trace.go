@@ -113,7 +113,7 @@ func (c *traceCmd) kernel(e *env, daemon *review.Daemon) error {
 	if err != nil {
 		return err
 	}
-	f, err := rules.Trace(context.Background(), job, programs, c.From, c.To, variantOf(c.Variant), daemon)
+	f, err := rules.Trace(context.Background(), job, programs, c.From, c.To, c.Variant, daemon)
 	if err != nil {
 		return e.finish(job, err)
 	}

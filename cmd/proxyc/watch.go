@@ -134,7 +134,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 			Poll: e.poll,
 		},
 		RuleOptions: daemon.RuleOptions{
-			BootFrom: c.BootFrom, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
+			BootFrom: c.BootFrom, IPTables: c.Variant, LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 			ModeFallback: c.Fallback, OwnTables: c.OwnTables, Fastpath: c.fastpath(), DrainTimeout: c.Drain,
 			ServiceMetrics: apply.ServiceMetrics(c.Metrics), MetricsNamespaces: c.MetricsOf,
 		},

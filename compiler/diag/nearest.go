@@ -9,11 +9,15 @@ import (
 
 // NotOneOf returns the error about a value that none of the known ones equals.
 func NotOneOf(value string, known []string) error {
-	hint := DidYouMean(value, known)
-	if hint != "" {
-		hint = " (" + hint + ")"
+	return fmt.Errorf("must be one of %s, got %q%s", strings.Join(known, ", "), value, Meant(value, known))
+}
+
+// Meant is DidYouMean for the end of a message, in parentheses.
+func Meant(name string, known []string) string {
+	if hint := DidYouMean(name, known); hint != "" {
+		return " (" + hint + ")"
 	}
-	return fmt.Errorf("must be one of %s, got %q%s", strings.Join(known, ", "), value, hint)
+	return ""
 }
 
 // DidYouMean returns a hint with the known name nearest to name, or else the only

@@ -29,14 +29,22 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 			}
 		}
 	}
-	if w := s.Workload("Pod " + name.String()); w != nil && !ok {
+	if !ok {
+		return s.running(name, family)
+	}
+	return addr, node, ok
+}
+
+// running returns the same of a Pod that runs.
+func (s *Snapshot) running(name ir.Name, family ir.Family) (addr netip.Addr, node string, ok bool) {
+	if w := s.Workload("Pod " + name.String()); w != nil {
 		for _, text := range w.IPs {
-			if a, _ := netip.ParseAddr(text); !ok && family.Has(a) {
-				addr, node, ok = a, w.NodeName, true
+			if addr, _ = netip.ParseAddr(text); family.Has(addr) {
+				return addr, w.NodeName, true
 			}
 		}
 	}
-	return addr, node, ok
+	return netip.Addr{}, "", false
 }
 
 // Pods returns the pods with an address of a family as NAMESPACE/NAME, sorted.

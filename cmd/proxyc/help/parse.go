@@ -330,10 +330,7 @@ func Values(k *kong.Context, inForce map[string]string) map[string]string {
 
 // ValueText returns the value of a flag as text; "" for none.
 func ValueText(v reflect.Value) string {
-	if v.IsValid() && v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	if !v.IsValid() {
+	if v = reflect.Indirect(v); !v.IsValid() {
 		return ""
 	}
 	return fmt.Sprint(v.Interface())

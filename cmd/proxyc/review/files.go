@@ -50,13 +50,15 @@ func (f Files) Read(name string, left *int64) ([]byte, error) {
 	return files.Read(f.System, name, left)
 }
 
-// Expand returns the files for a name, and adds findings about skipped ones.
-func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
+// Expand returns the files for a name, and the content of the ignoreFile if it is a directory with one. It
+// adds findings about skipped files.
+func (f Files) Expand(name string, diags *diag.List) (_ *files.Found, ignored []byte, _ error) {
 	if name == StandardInput {
-		return &files.Found{Files: []files.File{{Name: name}}}, nil
+		return &files.Found{Files: []files.File{{Name: name}}}, nil, nil
 	}
 	patterns := slices.Clone(f.Exclude)
-	for line := range strings.Lines(string(f.ignored(name))) {
+	ignored, _ = f.ReadFile(filepath.Join(name, ignoreFile))
+	for line := range strings.Lines(string(ignored)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			patterns = append(patterns, line)
 		}
@@ -67,7 +69,7 @@ func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
 		return err == nil && excluded.MatchString(filepath.ToSlash(below))
 	})
 	if err != nil {
-		return new(files.Found), err
+		return new(files.Found), ignored, err
 	}
 	for _, p := range found.Passed {
 		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FileSkipped, File: p.Name, Msg: "is not read: it is " + p.Is})
@@ -79,19 +81,13 @@ func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
 		diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.FileSkipped, File: name, Msg: Counted(found.Excluded, "name") + " excluded"})
 	}
 	if len(found.Files)+len(found.Unreadable) == 0 {
-		return new(files.Found), errors.New("has no .yaml, .yml or .json file")
+		return new(files.Found), ignored, errors.New("has no .yaml, .yml or .json file")
 	}
-	return found, nil
+	return found, ignored, nil
 }
 
 // ignoreFile contains patterns of names in its directory, one a line.
 const ignoreFile = ".proxycignore"
-
-// ignored returns the content of the ignoreFile in a directory, if it has one.
-func (f Files) ignored(dir string) []byte {
-	data, _ := f.ReadFile(filepath.Join(dir, ignoreFile))
-	return data
-}
 
 // wildcards translates those of .gitignore to regular expressions.
 var wildcards = strings.NewReplacer(`\*\*/`, `(.*/)?`, `\*\*`, `.*`, `\*`, `[^/]*`, `\?`, `[^/]`)
@@ -140,7 +136,7 @@ func (f Files) Newest(names []string) (at time.Time) {
 		if name == StandardInput {
 			return time.Time{}
 		}
-		found, err := f.Expand(name, new(diag.List))
+		found, _, err := f.Expand(name, new(diag.List))
 		if err != nil {
 			continue // reported when it is read
 		}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
 )
@@ -45,7 +46,7 @@ type FormatError struct {
 }
 
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("-o: mode %s writes %s, got %q%s", e.Mode, strings.Join(e.Writes, ", "), e.got, DidYouMean(e.got, e.Writes))
+	return fmt.Sprintf("-o: mode %s writes %s, got %q%s", e.Mode, strings.Join(e.Writes, ", "), e.got, diag.Meant(e.got, e.Writes))
 }
 
 // ParseIR parses the output of compile -o ir-json. name is that of its file.

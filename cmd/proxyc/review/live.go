@@ -43,7 +43,7 @@ func Live(socket string) (*Input, ir.Programs, error) {
 
 // FetchKnown reads a daemon's input from its status socket.
 func FetchKnown(ctx context.Context, socket string) (known status.Known, err error) {
-	err = askDaemon(ctx, socket, status.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
+	known, err = fetch[status.Known](ctx, socket, status.KnownPath)
 	if known.Snapshot == nil {
 		known.Snapshot = new(snapshot.Document)
 	}
@@ -51,15 +51,19 @@ func FetchKnown(ctx context.Context, socket string) (known status.Known, err err
 }
 
 // FetchStatus reads a daemon's status from its status socket, or from the IP:PORT of its metrics server.
-func FetchStatus(ctx context.Context, socket string) (st status.Status, err error) {
-	err = askDaemon(ctx, socket, status.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
-	return st, err
+func FetchStatus(ctx context.Context, socket string) (status.Status, error) {
+	return fetch[status.Status](ctx, socket, status.StatusPath)
 }
 
 // FetchTraffic reads the traffic that a daemon counted from its status socket.
-func FetchTraffic(ctx context.Context, socket string) (t status.Traffic, err error) {
-	err = askDaemon(ctx, socket, status.TrafficPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&t) })
-	return t, err
+func FetchTraffic(ctx context.Context, socket string) (status.Traffic, error) {
+	return fetch[status.Traffic](ctx, socket, status.TrafficPath)
+}
+
+// fetch reads a JSON document from a daemon's status socket.
+func fetch[T any](ctx context.Context, socket, path string) (v T, err error) {
+	err = askDaemon(ctx, socket, path, func(r io.Reader) error { return json.NewDecoder(r).Decode(&v) })
+	return v, err
 }
 
 // ReadFacts adds what this machine contributes to its rules, as for the daemon that writes them.

@@ -11,14 +11,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// DidYouMean returns a hint for the end of a message with the most similar known name; "" for none.
-func DidYouMean(name string, known []string) string {
-	if hint := diag.DidYouMean(name, known); hint != "" {
-		return " (" + hint + ")"
-	}
-	return ""
-}
-
 // NearestService returns a hint with the Service whose name is most similar: of the same namespace,
 // or else of a similar one. It returns "" for none.
 func NearestService(programs ir.Programs, name ir.Name) string {

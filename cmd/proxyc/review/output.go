@@ -25,7 +25,11 @@ func WriteExplain(w io.Writer, rendered render.Rendered) error {
 
 // WriteEntry writes one line of that table.
 func WriteEntry(w io.Writer, entry render.Entry) error {
-	_, err := fmt.Fprintf(w, "%s\t%s\t%s\n", entry, portText(entry.Port), entry.Origin)
+	port := "-"
+	if entry.Port != (ir.ServicePort{}) {
+		port = entry.Port.String()
+	}
+	_, err := fmt.Fprintf(w, "%s\t%s\t%s\n", entry, port, entry.Origin)
 	return err
 }
 
@@ -64,14 +68,6 @@ func Counted(n int, thing string) string {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// portText returns the name of a service port, or "-" for none.
-func portText(p ir.ServicePort) string {
-	if p == (ir.ServicePort{}) {
-		return "-"
-	}
-	return p.String()
 }
 
 // Buffered writes to w in large pieces.

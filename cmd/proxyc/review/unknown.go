@@ -124,6 +124,15 @@ func retargeted(was, is *Input, name ir.Name) bool {
 	return false
 }
 
+func workloadsIn(all []manifest.Version) (loads []*snapshot.Workload) {
+	for _, v := range all {
+		if load, ok := v.Value.(*snapshot.Workload); ok {
+			loads = append(loads, load)
+		}
+	}
+	return loads
+}
+
 // versions returns the versions of objects that occur several times, without fields on which no flow
 // depends. Workloads are left out unless a Service of an Input selects them, and labels of pods unless a selector
 // has the key.
@@ -131,11 +140,7 @@ func (j *Input) versions(sides ...*Input) map[string][]manifest.Version {
 	out := j.Reader.Versions()
 	var loads []*snapshot.Workload
 	for _, all := range out {
-		for _, v := range all {
-			if load, ok := v.Value.(*snapshot.Workload); ok {
-				loads = append(loads, load)
-			}
-		}
+		loads = append(loads, workloadsIn(all)...)
 	}
 	index, keys, selected := assume.NewWorkloads(loads), map[string]bool{}, map[*snapshot.Workload]bool{}
 	for _, side := range append(sides, j) {
@@ -216,11 +221,7 @@ func (j *Input) Ambiguous() map[ir.Name]string {
 	var loads []*snapshot.Workload
 	for object, all := range j.versions() {
 		if several[object] = len(slices.CompactFunc(slices.Clone(all), sameVersion)) > 1; several[object] {
-			for _, v := range all {
-				if load, ok := v.Value.(*snapshot.Workload); ok {
-					loads = append(loads, load)
-				}
-			}
+			loads = append(loads, workloadsIn(all)...)
 		}
 	}
 	index := assume.NewWorkloads(loads)

@@ -79,7 +79,7 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 			return fmt.Sprintf("%t%d %s", overlay, i, file)
 		}
 		var found diag.List
-		expanded, err := from.Expand(name, &found)
+		expanded, patterns, err := from.Expand(name, &found)
 		if err != nil {
 			fail(name, err)
 		}
@@ -90,7 +90,7 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 				j.Diags.Add(d)
 			}
 		}
-		if patterns := from.ignored(name); patterns != nil {
+		if patterns != nil {
 			j.keep(from, &file{below: below(filepath.Join(name, ignoreFile))}, patterns)
 		}
 		for _, o := range expanded.Others(from.System) {

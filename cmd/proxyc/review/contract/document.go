@@ -208,7 +208,7 @@ func decodeErrors(file string, err error) (out []error) {
 			where, text = file+":"+m[1], text[len(m[0]):]
 		}
 		if m := wrongField.FindStringSubmatch(text); m != nil {
-			hint := review.DidYouMean(m[1], slices.Sorted(maps.Keys(fieldsIn)))
+			hint := diag.Meant(m[1], slices.Sorted(maps.Keys(fieldsIn)))
 			if in := fieldsIn[m[1]]; in != "" {
 				hint = ", which belongs to " + in
 			}
@@ -272,7 +272,7 @@ func (c *checker) oneOf(path, got string, allowed ...string) bool {
 	if slices.Contains(allowed, got) {
 		return true
 	}
-	c.wrong(path, "must be %s, got %q%s", strings.Join(allowed, ", "), got, review.DidYouMean(got, allowed))
+	c.wrong(path, "must be %s, got %q%s", strings.Join(allowed, ", "), got, diag.Meant(got, allowed))
 	return false
 }
 

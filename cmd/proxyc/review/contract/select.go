@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
@@ -62,7 +63,7 @@ func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unkn
 	}
 	for i, is := range chosen {
 		if !is && c.services > 0 {
-			c.missing(fmt.Sprintf("destinations.ports[%d]", i), "no selected Service has port %s%s", to.Ports[i], review.DidYouMean(to.ports[i].name, ports.names()))
+			c.missing(fmt.Sprintf("destinations.ports[%d]", i), "no selected Service has port %s%s", to.Ports[i], diag.Meant(to.ports[i].name, ports.names()))
 		}
 	}
 }
@@ -76,7 +77,7 @@ func (e entries) names() []string { return slices.Sorted(maps.Keys(e)) }
 func (c *Checked) entries(path, what string, list []string, all entries) {
 	for i, name := range list {
 		if !all[name] {
-			c.missing(fmt.Sprintf("%s[%d]", path, i), "%s %q%s", what, name, review.DidYouMean(name, all.names()))
+			c.missing(fmt.Sprintf("%s[%d]", path, i), "%s %q%s", what, name, diag.Meant(name, all.names()))
 		}
 	}
 }

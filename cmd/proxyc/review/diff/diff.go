@@ -158,8 +158,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		d.Unknown = append(d.Unknown, "no Node is in both snapshots, so no flow is compared: to apply manifests to a snapshot, pass them with --overlay")
 	}
 	var merged flow.Merger
-	pods := append(was.Pods(), is.Pods()...)
-	workloads := [2]flow.Workloads{was.Workloads(), is.Workloads()}
+	pods, workloads := append(was.Pods(), is.Pods()...), [2]flow.Workloads{was.Workloads(), is.Workloads()}
 	notes := unassumed(was, is, of)
 	for i, n := range nodes[0] {
 		if len(d.Unknown) > 0 {
@@ -477,7 +476,7 @@ func Lines(from, to ir.Programs, format string) ([]byte, error) {
 	var none *review.FormatError
 	if err := review.WriteFormat(&a, from, format); errors.As(err, &none) {
 		forms := append(FormNames(), none.Writes...)
-		return nil, fmt.Errorf("-o: must be one of %s in mode %s, got %q%s", strings.Join(forms, ", "), none.Mode, format, review.DidYouMean(format, forms))
+		return nil, fmt.Errorf("-o: must be one of %s in mode %s, got %q%s", strings.Join(forms, ", "), none.Mode, format, diag.Meant(format, forms))
 	} else if err != nil {
 		return nil, err
 	}

@@ -173,11 +173,7 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 	}
 	pieces := s.pieces(programs)
 	x.addEntries(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
-	for _, p := range ir.Present(programs) {
-		if of := p.HealthCheck(s.port); of != nil && s.isPort(s.port, ir.TCP) && (!s.addr.IsValid() || p.Node.HasAddr(s.addr)) && len(x.Notes) == 0 {
-			x.Notes = append(x.Notes, fmt.Sprintf("port %d is the health check node port of Service %s (%s)", s.port, of.Name, of.Health.Origin))
-		}
-	}
+	x.Notes = append(x.Notes, s.healthChecks(programs)...)
 	if x.Empty() {
 		x.Notes = append(x.Notes, s.absence(ignored)...)
 	}
@@ -191,6 +187,16 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 		}
 		x.Notes = append(x.Notes, says)
 	}
+}
+
+// healthChecks describes the health check node port of a Service.
+func (s *subject) healthChecks(programs ir.Programs) (notes []string) {
+	for _, p := range ir.Present(programs) {
+		if of := p.HealthCheck(s.port); of != nil && s.isPort(s.port, ir.TCP) && (!s.addr.IsValid() || p.Node.HasAddr(s.addr)) {
+			notes = append(notes, fmt.Sprintf("port %d is the health check node port of Service %s (%s)", s.port, of.Name, of.Health.Origin))
+		}
+	}
+	return slices.Compact(notes)
 }
 
 // absence explains why the rules do not contain a subject.

@@ -44,6 +44,13 @@ var counters = regexp.MustCompile(`^\[\d+:\d+\] `)
 
 func (r *reading) add(s subject) { r.subjects = append(r.subjects, s) }
 
+// addAddress adds an address, a port or both, if the text is one.
+func (r *reading) addAddress(text, protocol string, hasProtocol bool) {
+	if s, err := address(text, protocol, hasProtocol); err == nil && text != "" {
+		r.add(s)
+	}
+}
+
 // addrLike matches texts that can only be an address, a port or both.
 var addrLike = regexp.MustCompile(`^(\[.*|[0-9.]+|[0-9]*:[0-9]*|[0-9.]+:.*|[0-9a-fA-F:]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)$`)
 
@@ -142,9 +149,7 @@ func readVirtualServer(line string, r *reading) {
 		return
 	}
 	if real != nil {
-		if s, err := address(real[1], "", false); err == nil {
-			r.add(s)
-		}
+		r.addAddress(real[1], "", false)
 	}
 }
 
@@ -171,9 +176,7 @@ func readMatch(line string, r *reading) {
 			text = net.JoinHostPort(text, port[1])
 		}
 	}
-	if s, err := address(text, proto, proto != ""); err == nil && text != "" {
-		r.add(s)
-	}
+	r.addAddress(text, proto, proto != "")
 }
 
 var (
@@ -245,16 +248,12 @@ func ofChain(chain string, programs ir.Programs) subject {
 func readElement(line string, r *reading) {
 	for _, key := range [...]*regexp.Regexp{element, ipsetEntry} {
 		if m := key.FindStringSubmatch(line); m != nil {
-			if s, err := address(net.JoinHostPort(m[1], m[3]), m[2], true); err == nil {
-				r.add(s)
-			}
+			r.addAddress(net.JoinHostPort(m[1], m[3]), m[2], true)
 			return
 		}
 	}
 	if m := nodePortElement.FindStringSubmatch(line); m != nil {
-		if s, err := address(m[2], m[1], true); err == nil {
-			r.add(s)
-		}
+		r.addAddress(m[2], m[1], true)
 	}
 }
 
@@ -267,9 +266,7 @@ var (
 // readTargets parses the target of a rule.
 func readTargets(line string, r *reading) {
 	if m := targets.FindStringSubmatch(line); m != nil {
-		if s, err := address(m[1], "", false); err == nil {
-			r.add(s)
-		}
+		r.addAddress(m[1], "", false)
 	}
 }
 

@@ -212,7 +212,7 @@ func (r *Review) addresses(flag, text string) (all []netip.Prefix, err error) {
 		all = append(all, in)
 	}
 	if text != "" && len(all) == 0 {
-		err = fmt.Errorf("%s: must be an IP address, a range, or a known pod:NAMESPACE/NAME or node:NAME, got %q%s", flag, text, review.DidYouMean(text, slices.Collect(maps.Values(r.names))))
+		err = fmt.Errorf("%s: must be an IP address, a range, or a known pod:NAMESPACE/NAME or node:NAME, got %q%s", flag, text, diag.Meant(text, slices.Collect(maps.Values(r.names))))
 	}
 	return all, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
@@ -92,7 +93,7 @@ func (x Expectation) Check() error {
 	}
 	words := strings.Fields(assume.WithoutNames(*x.Expect))
 	if len(words) == 0 || slices.ContainsFunc(words, func(word string) bool { return !isBackendWord(word) }) {
-		return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q%s", x.Where, strings.Join(fates, ", "), *x.Expect, review.DidYouMean(*x.Expect, fates))
+		return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q%s", x.Where, strings.Join(fates, ", "), *x.Expect, diag.Meant(*x.Expect, fates))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -142,7 +143,7 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 		if left := s.ignored.Of(t.Service, ""); left != "" {
 			why = "; " + left
 		}
-		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), cmp.Or(why, review.DidYouMean(t.Port, has)))
+		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), cmp.Or(why, diag.Meant(t.Port, has)))
 	case len(found) > 1 && t.Port == "":
 		return to, fmt.Errorf("--to: Service %s has several ports, %s: add one, as in %s:%s", t.Service, strings.Join(has, ", "), t.Service, has[0])
 	}
