@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -79,10 +80,7 @@ func (w *Workloads) Resolved(service ir.Name) []string {
 	}
 	out := []string{}
 	for _, of := range w.Endpoints(service) {
-		if len(of) == 0 {
-			of = []string{"other endpoints"}
-		}
-		out = append(out, of...)
+		out = append(out, cmp.Or(strings.Join(of, " and "), "other endpoints"))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

@@ -81,15 +81,9 @@ func (d *Diff) settings() int { return len(d.Config) + len(d.Facts) }
 
 // Ignore removes and counts the changes with some effects.
 func (d *Diff) Ignore(effects []flow.Effect) {
-	var ignored, rest []flow.Service
-	for _, s := range d.Services {
-		if slices.Contains(effects, s.Effect) {
-			ignored = append(ignored, s)
-		} else {
-			rest = append(rest, s)
-		}
-	}
-	d.Services, d.Ignored = rest, flow.Count(ignored).Effects
+	is := func(s flow.Service) bool { return slices.Contains(effects, s.Effect) }
+	d.Ignored = flow.Count(slices.DeleteFunc(slices.Clone(d.Services), func(s flow.Service) bool { return !is(s) })).Effects
+	d.Services = slices.DeleteFunc(d.Services, is)
 	if slices.Contains(effects, flow.Other) {
 		d.Ignored[flow.Other] += d.settings()
 		d.Config, d.Facts = nil, nil

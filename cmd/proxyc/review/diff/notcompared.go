@@ -86,7 +86,8 @@ func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 		maps.Copy(all, old)
 		maps.Copy(all, now)
 		for key := range all {
-			if _, name := snapshot.ParseObject(object); had && of(name) && old[key] != now[key] && (snapshot.IsMesh(key) || names(policies, key)) {
+			kind, name := snapshot.ParseObject(object)
+			if had && of(name) && old[key] != now[key] && (snapshot.IsMesh(key) || names(policies, key, selectors[kind])) {
 				out = append(out, key+", which policies or a mesh read, of "+object+review.Action(true, true))
 			}
 		}
@@ -116,19 +117,28 @@ func identities(j *review.Input) map[string]map[string]string {
 // principals matches the fields and labels by which policies select accounts of pods.
 var principals = regexp.MustCompile(`(?i)principal|serviceaccount`)
 
-// names reports whether a value contains a key of labels, alone or as a word of a text: "k8s:app", "has(app)".
-func names(v any, key string) bool {
+// selectors are parts of the names of fields by which policies select objects of some kinds, and not pods.
+var selectors = map[string]string{"Namespace": "namespace", "Node": "node"}
+
+// names reports whether a value contains a key of labels, alone or as a word of a text: "k8s:app", "has(app)". It is below
+// a field with within in its name, unless that is "".
+func names(v any, key, within string) bool {
 	switch v := v.(type) {
 	case map[string]any:
 		for field, value := range v {
-			if names(field, key) || names(value, key) {
+			inside := within
+			if strings.Contains(strings.ToLower(field), within) {
+				inside = ""
+			}
+			if names(field, key, within) || names(value, key, inside) {
 				return true
 			}
 		}
 	case []any:
-		return slices.ContainsFunc(v, func(item any) bool { return names(item, key) })
+		return slices.ContainsFunc(v, func(item any) bool { return names(item, key, within) })
 	case string:
-		return slices.Contains(strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \n\t:!=()'\"{},&|", c) }), key) ||
+		words := strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \n\t:!=()'\"{},&|", c) })
+		return within == "" && slices.Contains(words, key) || slices.Contains(words, "io.cilium.k8s.namespace.labels."+key) ||
 			key == "serviceAccountName" && principals.MatchString(v)
 	}
 	return false
