@@ -92,7 +92,7 @@ func TestDaemonSet(t *testing.T) {
 	if err := n.Sysctl("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1"); err != nil { // as on each node of a cluster
 		t.Fatal(err)
 	}
-	pods := "ip link add cni0 type veth peer pod0; ip link set pod0 up; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0; ip route add default dev cni0"
+	pods := "ip link add cni0 type veth peer pod0; ip link set pod0 up; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0; ip addr add 192.0.2.11/32 dev cni0; ip route add default dev cni0"
 	if out, err := n.Run(n.Command(ctx, "sh", "-c", pods)); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
