@@ -175,11 +175,7 @@ func Unserved(programs ir.Programs) []rules.Listener {
 			continue
 		}
 		for i := range p.Services {
-			for _, l := range rules.Localhost(f, &p.Services[i]) {
-				if len(l.Backends) > 0 && !InUse(f, &l) {
-					all = append(all, l)
-				}
-			}
+			all = append(all, slices.DeleteFunc(rules.Localhost(f, &p.Services[i]), func(l rules.Listener) bool { return len(l.Backends) == 0 || InUse(f, &l) })...)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b rules.Listener) int { return int(a.Listen.Port()) - int(b.Listen.Port()) })

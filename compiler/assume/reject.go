@@ -254,9 +254,7 @@ func (c *cluster) set(by owners, svc, old *snapshot.Service) {
 		}
 	}
 	for _, one := range c.allocated(svc) {
-		if by[one.value] == nil {
-			by[one.value] = svc
-		}
+		by[one.value] = cmp.Or(by[one.value], svc)
 	}
 }
 

@@ -129,11 +129,7 @@ func (a *applied) derive(svc *snapshot.Service) {
 	controlled, own := d.have, []*snapshot.EndpointSlice(nil)
 	if d.old != nil && len(was.Selector) == 0 { // the EndpointSlice controller made none
 		d.anew = true
-		for _, slice := range d.have {
-			if !slice.FromEndpoints && !a.mirrored(slice) {
-				own = append(own, slice)
-			}
-		}
+		own = slices.DeleteFunc(slices.Clone(d.have), func(s *snapshot.EndpointSlice) bool { return s.FromEndpoints || a.mirrored(s) })
 		controlled = nil
 	}
 	d.loads = a.workloads.Select(svc.Name.Namespace, d.w.Selector)

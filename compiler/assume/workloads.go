@@ -59,12 +59,10 @@ func (x *Workloads) Select(namespace string, selector map[string]string) (out []
 			some, first = has, false
 		}
 	}
-	for _, w := range some {
-		if _, ok := podsWith(w, selector); ok {
-			out = append(out, w)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(some), func(w *snapshot.Workload) bool {
+		_, ok := podsWith(w, selector)
+		return !ok
+	})
 }
 
 // Undecided returns what may make pods with the labels of a selector, which those of no workload have: a

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"reflect"
 	"strings"
 )
@@ -19,10 +20,7 @@ func FlagDefaults() map[string]string {
 	}
 	out := map[string]string{}
 	for f := range reflect.TypeFor[Flags]().Fields() {
-		name, path := f.Tag.Get("name"), f.Tag.Get("config")
-		if path == "" {
-			path = f.Tag.Get("like")
-		}
+		name, path := f.Tag.Get("name"), cmp.Or(f.Tag.Get("config"), f.Tag.Get("like"))
 		v, ok := values[path]
 		if !ok || has(f.Tag, "until") || has(f.Tag, "own") {
 			continue

@@ -279,9 +279,7 @@ func (c *cluster) index(s *service) {
 }
 
 func setFirst[K comparable](of map[K]*service, key K, s *service) {
-	if of[key] == nil {
-		of[key] = s
-	}
+	of[key] = cmp.Or(of[key], s)
 }
 
 // endpoints yields the endpoints of all slices.

@@ -215,9 +215,7 @@ func newSide(p *ir.Program) *side {
 	}
 	for _, f := range p.Frontends() {
 		s.at[f.Match] = f
-		if s.owner[f.Match.Addr] == nil {
-			s.owner[f.Match.Addr] = f
-		}
+		s.owner[f.Match.Addr] = cmp.Or(s.owner[f.Match.Addr], f)
 	}
 	return s
 }

@@ -50,12 +50,9 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 // Loopback addresses are excluded, and IPv6 link-local ones unless
 // nodePortAddresses names them (IPV-3).
 func nodePortAddrs(n *ir.Node) []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range n.Addrs {
-		if n.NodePorts.Has(a, true) && !(n.NodePorts.All && a.IsLinkLocalUnicast() && a.Is6()) {
-			addrs = append(addrs, a)
-		}
-	}
+	addrs := slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool {
+		return !n.NodePorts.Has(a, true) || n.NodePorts.All && a.IsLinkLocalUnicast() && a.Is6()
+	})
 	for _, p := range n.NodePorts.Prefixes {
 		if !p.Assigned && p.Prefix.IsSingleIP() && !p.Prefix.Addr().IsLoopback() {
 			addrs = append(addrs, p.Prefix.Addr())

@@ -21,10 +21,7 @@ func (s *Set) typeText(f ir.Family) string {
 	}
 	key := make([]string, len(s.Key))
 	for i, t := range s.Key {
-		key[i] = types[t]
-		if key[i] == "" {
-			key[i] = addr
-		}
+		key[i] = cmp.Or(types[t], addr)
 	}
 	text := keyword + strings.Join(key, " . ")
 	switch s.Data {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -48,11 +49,7 @@ var lockDir = DataDir()
 
 // DataDir returns the directory for proxyc's data about the machine.
 func DataDir() string {
-	root := os.Getenv("ProgramData")
-	if root == "" {
-		root = `C:\ProgramData`
-	}
-	return filepath.Join(root, "proxyc")
+	return filepath.Join(cmp.Or(os.Getenv("ProgramData"), `C:\ProgramData`), "proxyc")
 }
 
 // addressFile returns the path of the list of addresses that mode userspace added.

@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"maps"
 	"path/filepath"
 	"regexp"
@@ -202,11 +203,7 @@ func (r *rendered) mark(k *kustomization, by string) {
 	}
 }
 
-func (r *rendered) set(name, by string) {
-	if r.by[name] == "" {
-		r.by[name] = by
-	}
-}
+func (r *rendered) set(name, by string) { r.by[name] = cmp.Or(r.by[name], by) }
 
 // kustomizations returns a kustomization and those in the directories that it lists, with theirs.
 func (r *rendered) kustomizations(k *kustomization) []*kustomization {

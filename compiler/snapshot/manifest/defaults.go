@@ -55,9 +55,7 @@ func defaultNamespace(m *metav1.ObjectMeta, namespace string) {
 func defaultService(s *corev1.Service, namespace string) {
 	defaultNamespace(&s.ObjectMeta, namespace)
 	spec := &s.Spec
-	if spec.Type == "" {
-		spec.Type = corev1.ServiceTypeClusterIP
-	}
+	spec.Type = cmp.Or(spec.Type, corev1.ServiceTypeClusterIP)
 	if spec.ClusterIP == "" && len(spec.ClusterIPs) > 0 {
 		spec.ClusterIP = spec.ClusterIPs[0]
 	}
@@ -69,9 +67,7 @@ func defaultService(s *corev1.Service, namespace string) {
 	}
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
-		if p.Protocol == "" {
-			p.Protocol = corev1.ProtocolTCP
-		}
+		p.Protocol = cmp.Or(p.Protocol, corev1.ProtocolTCP)
 		if p.TargetPort == (intstr.IntOrString{}) || p.TargetPort == intstr.FromString("") {
 			p.TargetPort = intstr.FromInt32(p.Port)
 		}

@@ -202,13 +202,10 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 }
 
 // sidecars returns the init containers that run beside the containers (KEP-753).
-func sidecars(spec *corev1.PodSpec) (out []corev1.Container) {
-	for _, c := range spec.InitContainers {
-		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
-			out = append(out, c)
-		}
-	}
-	return out
+func sidecars(spec *corev1.PodSpec) []corev1.Container {
+	return slices.DeleteFunc(slices.Clone(spec.InitContainers), func(c corev1.Container) bool {
+		return ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
+	})
 }
 
 // wholeNumber matches a number that can be that of a port.

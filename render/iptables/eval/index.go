@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"slices"
@@ -195,10 +196,7 @@ func narrows(r *iptables.Rule) bool {
 func narrowed(r, jump *iptables.Rule) *iptables.Rule {
 	src, ok := inner(r.Src, jump.Src)
 	dst, ok2 := inner(r.Dst, jump.Dst)
-	protocol, ports := r.Protocol, r.Ports
-	if protocol == 0 {
-		protocol = jump.Protocol
-	}
+	protocol, ports := cmp.Or(r.Protocol, jump.Protocol), r.Ports
 	if jump.Ports != (iptables.PortRange{}) {
 		if ports == (iptables.PortRange{}) {
 			ports = jump.Ports

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -240,9 +241,7 @@ type checker struct {
 
 // index records the positions of keys and items.
 func (c *checker) index(path string, n *yaml.Node) {
-	if c.at[path] == nil {
-		c.at[path] = n
-	}
+	c.at[path] = cmp.Or(c.at[path], n)
 	for i, inner := range n.Content {
 		switch {
 		case n.Kind == yaml.SequenceNode:

@@ -34,12 +34,7 @@ func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) 
 			failures = append(failures, fmt.Sprintf("%s %d", effect, n))
 		}
 	}
-	var unknown []string
-	for _, what := range slices.Concat(d.Unknown, d.NotRead) {
-		if !accepts("unknown", NameOf(what), what) {
-			unknown = append(unknown, what)
-		}
-	}
+	unknown := slices.DeleteFunc(slices.Concat(d.Unknown, d.NotRead), func(what string) bool { return accepts("unknown", NameOf(what), what) })
 	if len(unknown) > 0 {
 		failures = append(failures, "not known: "+review.FirstOf(unknown, ShownUnknown))
 	}
