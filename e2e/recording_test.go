@@ -76,18 +76,6 @@ func TestRecordedRun(t *testing.T) {
 	}
 
 	s.proxycRun("snapshot", "--kubeconfig", kubeconfig, "-o", file("snapshot.json.gz"))
-	ready := kube.Object{"conditions": []any{kube.Object{"type": "Ready", "status": "True"}}}
-	s.send(kube.Object{"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": "proxyc-1", "namespace": "kube-system", "labels": kube.Object{"k8s-app": "proxyc"}},
-		"spec": kube.Object{"nodeName": "node1", "containers": []any{kube.Object{"name": "proxyc", "image": "proxyc"}}}, "status": ready},
-		kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": "node1"}, "status": ready})
-	admin, err := s.gate.Kubeconfig(s.dir, kube.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes, err := s.Run(s.Command(t.Context(), proxyc, "status", "--kubeconfig", admin))
-	if !regexp.MustCompile(`\nnode2 +no .* kubelet has reported no state\nnode1 +yes .* the Pod is ready\n`).Match(nodes) {
-		t.Errorf("%v\n%s", err, nodes)
-	}
 	if err := s.cluster.Snapshot(t.Context(), file("api.json")); err != nil {
 		t.Fatal(err)
 	}
@@ -111,5 +99,17 @@ func TestRecordedRun(t *testing.T) {
 	t.Logf("%d changes recorded, of which %d change flows", bytes.Count(behind, []byte("\n"))-1, strings.Count(out, "run.jsonl:"))
 	if n := strings.Count(out, "run.jsonl:"); n < changes/2 {
 		t.Errorf("%d changes of flows, want most of %d", n, changes)
+	}
+	ready := kube.Object{"conditions": []any{kube.Object{"type": "Ready", "status": "True"}}}
+	s.send(kube.Object{"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": "proxyc-1", "namespace": "kube-system", "labels": kube.Object{"k8s-app": "proxyc"}},
+		"spec": kube.Object{"nodeName": "node9", "containers": []any{kube.Object{"name": "proxyc", "image": "proxyc"}}}, "status": ready},
+		kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": "node9"}, "status": ready})
+	admin, err := s.gate.Kubeconfig(s.dir, kube.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := s.Run(s.Command(t.Context(), proxyc, "status", "--kubeconfig", admin))
+	if !regexp.MustCompile(`\nnode1 +no .* kubelet has reported no state\nnode9 +yes .* the Pod is ready\n`).Match(nodes) {
+		t.Errorf("%v\n%s", err, nodes)
 	}
 }

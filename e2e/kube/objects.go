@@ -33,6 +33,7 @@ var kinds = []struct {
 	{"ValidatingAdmissionPolicyBinding", schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}, false, false},
 	{"ServiceCIDR", schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}, false, false},
 	{"Node", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, false, true},
+	{"Pod", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, true, true},
 	{"Service", schema.GroupVersionResource{Version: "v1", Resource: "services"}, true, true},
 	{"EndpointSlice", schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}, true, false},
 	{"ConfigMap", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, true, false},
