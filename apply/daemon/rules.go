@@ -166,10 +166,14 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.running.Go(func() { r.takeover.Follow(ctx) })
 	r.running.Go(func() {
 		watch.Poll(ctx, []string{r.lock.Path()}, 0, nil, func() time.Duration {
-			if !r.lock.Held() {
-				r.log.Warn("the files in /run/proxyc were removed: restarting to write them again")
-				r.lost()
+			if r.lock.Held() {
+				return 0
+			} else if err := host.CheckLock(); err != nil { // as if the directory that a pod mounts was removed: no restart would acquire the lock
+				r.log.Error("the files in /run/proxyc were removed, and cannot be written again: start the pod again", "err", err)
+				return watch.LongestRetry
 			}
+			r.log.Warn("the files in /run/proxyc were removed: restarting to write them again")
+			r.lost()
 			return 0
 		})
 	})

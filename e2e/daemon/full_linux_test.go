@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,4 +47,23 @@ func TestNoSpaceForLock(t *testing.T) {
 	if w.fails(); !strings.Contains(w.Log.String(), "no space left on device") {
 		t.Error("the reason is not logged")
 	}
+}
+
+// If the directory of the lock that a pod mounts was removed, nothing can be created there. The daemon
+// reports that, and its rules still follow the cluster.
+func TestLockDirectoryRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.Write("cluster.yaml", applytest.Services("a"))
+	if err := os.Mkdir(w.File("run"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.Start("unshare", "--mount", "sh", "-c", `mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 700 /run/proxyc && mount --bind "$0" /run/proxyc && exec proxyc "$@"`, w.File("run"), "watch")
+	w.Until("first sync", nodetest.Synced)
+	if err := os.RemoveAll(w.File("run")); err != nil {
+		t.Fatal(err)
+	}
+	applytest.Until(t, 0, "the removal is reported", func() bool { return strings.Contains(w.Log.String(), "the files in /run/proxyc were removed") })
+	w.Write("cluster.yaml", applytest.Services("a", "b"))
+	w.Holds(0, "b", true)
 }
