@@ -9,10 +9,10 @@ import (
 )
 
 // Names returns what the flags --node, --from and --to of a trace, and the argument of an explanation,
-// may name in the files of a snapshot; nil without one.
+// may name in the files of a snapshot; nil without one. Standard input is the shell's terminal.
 func Names(in review.Files, files []string) map[string][]string {
 	snap := snapshot.New()
-	if j := (&review.Input{Snapshot: snap}); len(files) == 0 || !j.ReadSnapshot(in, files, 0) {
+	if j := (&review.Input{Snapshot: snap}); len(files) == 0 || slices.Contains(files, review.StandardInput) || !j.ReadSnapshot(in, files, 0) {
 		return nil
 	}
 	var nodes, senders, services, ports []string
