@@ -106,21 +106,23 @@ func matcher(patterns []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(all, "|"))
 }
 
-// reach returns a sum of a file or directory, with what its kustomizations list. Instead of what cannot be read it contains
-// the whole name, which is equal only to itself.
+// reach returns a sum of a file or directory, with what its kustomizations list. Instead of what cannot be read, or exceeds
+// a limit, it contains the whole name, which is equal only to itself. The history of git is ignored.
 func (f Files) reach(name string) [sha256.Size]byte {
-	all, names := sha256.New(), []string{name}
+	all, names, left := sha256.New(), []string{name}, int64(configLimit)
 	for i := 0; i < len(names); i++ {
 		_ = fs.WalkDir(f.System, names[i], func(name string, entry fs.DirEntry, err error) error {
-			if err == nil && (entry.Type()&^fs.ModeSymlink != 0 || isDocument(name)) {
+			if err == nil && (entry.Type()&^fs.ModeSymlink != 0 || isDocument(name) || strings.Contains(filepath.ToSlash(name)+"/", "/.git/")) {
 				return nil
 			}
-			data, err := fs.ReadFile(f.System, name)
-			if err != nil {
-				whole, _ := filepath.Abs(name)
-				data = []byte(whole)
+			whole, _ := filepath.Abs(name)
+			data := []byte(whole)
+			if info, err := f.System.Stat(name); err == nil && info.Mode().IsRegular() && info.Size() <= left {
+				if text, err := fs.ReadFile(f.System, name); err == nil {
+					data, left = text, left-info.Size()
+				}
 			}
-			fmt.Fprintf(all, "%q%q", filepath.Base(name), data)
+			fmt.Fprintf(all, "%q%d %s", filepath.Base(name), len(data), data)
 			paths, _ := listedBy(name, data)
 			names = append(names, slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(names, path) })...)
 			return nil
