@@ -66,7 +66,7 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 		}
 	}
 	pods, clients, linksErr := neighbours(p.Family, rules)
-	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); len(clients) > 0 && p.Node.IP.IsValid() && err == nil && at+why != "" {
+	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); len(clients) > 0 && p.Node.NodePorts.Has(p.Node.IP, false) && err == nil && at+why != "" {
 		found = append(found, fmt.Sprintf("%s is the node's address by bindAddress or its Node object, and no interface has it: correct it, or restart the kubelet", p.Node.IP))
 	}
 	to := map[netip.Addr]Destination{}
@@ -114,7 +114,7 @@ func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destinati
 // neighbours returns packets of other machines and pods: linked has one of each network of an interface, and ruled one
 // of each that a rule of routing selects, or that rp_filter checks.
 func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err error) {
-	from := func(n netip.Prefix, in string) (all []sender) {
+	from := func(n netip.Prefix, in string) []sender {
 		src, by := n.Masked().Addr(), ""
 		for i := 0; i < 4 && by == ""; i++ { // addresses of the node are no others'
 			if n.Contains(src.Next()) {
@@ -122,10 +122,10 @@ func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err 
 			}
 			by, _, _ = Route(RouteQuery{Dst: src})
 		}
-		if in = cmp.Or(in, by); by != "" && ForwardingDisabled(f, in) == "" {
-			all = append(all, sender{RouteQuery{Src: src, In: in}, fmt.Sprintf(" from %s by %s", src, in)})
+		if in = cmp.Or(in, by); by == "" || ForwardingDisabled(f, in) != "" || !connected(in) {
+			return nil
 		}
-		return all
+		return []sender{{RouteQuery{Src: src, In: in}, fmt.Sprintf(" from %s by %s", src, in)}}
 	}
 	interfaces, err := Interfaces()
 	for _, i := range interfaces {
@@ -135,12 +135,14 @@ func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err 
 			}
 		}
 	}
-	selected := map[string]bool{}
+	selected, asked := map[string]bool{}, map[string]bool{}
 	for _, r := range rules {
-		if selected[r.IifName] = true; r.Src != nil && r.IifName == "" {
+		alike := fmt.Sprint(r.Priority, r.Table, r.Dst, r.Mark) // a cloud may have one for each pod, and their routes are the same
+		if selected[r.IifName] = true; r.Src != nil && r.IifName == "" && !asked[alike] {
 			addr, _ := netip.AddrFromSlice(r.Src.IP)
 			ones, _ := r.Src.Mask.Size()
-			ruled = append(ruled, from(netip.PrefixFrom(addr.Unmap(), ones), "")...)
+			one := from(netip.PrefixFrom(addr.Unmap(), ones), "")
+			ruled, asked[alike] = append(ruled, one...), one != nil
 		}
 	}
 	return append(ruled, slices.DeleteFunc(slices.Clone(linked), func(s sender) bool { return !selected[s.In] && !strict(f, s.In) })...), linked, err
@@ -148,11 +150,8 @@ func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err 
 
 // notForwarding returns the settings of IPv4 interfaces that do not forward; IPv6 has no such setting.
 func notForwarding(f ir.Family, links map[int]bool) (found []string) {
-	if f == ir.IPv6 {
-		return nil
-	}
 	for _, index := range slices.Sorted(maps.Keys(links)) {
-		if link, err := netlink.LinkByIndex(index); err == nil {
+		if link, err := netlink.LinkByIndex(index); err == nil && f == ir.IPv4 {
 			if off := ForwardingDisabled(f, link.Attrs().Name); off != "" {
 				found = append(found, off+": the node forwards no packet that arrives by this interface")
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
 )
 
 func TestInterfacesInNamespace(t *testing.T) {
@@ -40,6 +42,38 @@ func TestInterfacesInNamespace(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// An address of the Node that no interface has, as behind NAT, matters only to node ports at that address, and rp_filter
+// only where packets may arrive.
+func TestDiscardsNothing(t *testing.T) {
+	ns := applytest.RequireNamespace(t)
+	setup := `set -e; ip link set lo up; ip link add eth0 type veth peer peer0; ip link set peer0 up; ip addr add 192.0.2.11/24 dev eth0; ip link set eth0 up
+		ip route add default via 192.0.2.1; sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1
+		ip link add down0 type veth peer peer1; ip addr add 172.30.0.1/24 dev down0`
+	if out, err := ns.Run(ns.Command(t.Context(), "sh", "-c", setup)); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	addr := netip.MustParseAddr
+	p := &ir.Program{Family: ir.IPv4, Services: []ir.Service{{Pools: []ir.Pool{{Backends: []ir.Backend{{AddrPort: netip.MustParseAddrPort("192.0.2.20:80"), Local: true}}}}}}}
+	p.Node.IP, p.Node.Addrs = addr("203.0.113.5"), []netip.Addr{addr("192.0.2.11")}
+	for _, tt := range []struct {
+		ports ir.NodePortAddrs
+		want  int
+	}{
+		{ir.NodePortAddrs{All: true}, 0},
+		{ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Assigned: true}}}, 0},
+		{ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.PrefixFrom(p.Node.IP, 32)}}}, 1},
+	} {
+		p.Node.NodePorts = tt.ports
+		var found []string
+		if err := ns.Do(func() (err error) {
+			found, err = Discards(t.Context(), p, nil)
+			return err
+		}); err != nil || len(found) != tt.want {
+			t.Errorf("%+v: %v, %q", tt.ports, err, found)
+		}
 	}
 }
 

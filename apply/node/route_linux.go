@@ -105,6 +105,12 @@ func ForwardingDisabled(f ir.Family, in string) (setting string) {
 	return ""
 }
 
+// connected reports whether packets may arrive by an interface.
+func connected(in string) bool {
+	link, err := netlink.LinkByName(in)
+	return err == nil && link.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
+}
+
 // strict reports whether an interface accepts only sources to which the kernel sends packets by it.
 func strict(f ir.Family, in string) bool {
 	has := func(value string) bool {
