@@ -114,24 +114,11 @@ func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destinati
 // neighbours returns packets of other machines and pods: linked has one of each network of an interface, and ruled one
 // of each that a rule of routing selects, or that rp_filter checks.
 func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err error) {
-	from := func(n netip.Prefix, in string) []sender {
-		src, by := n.Masked().Addr(), ""
-		for i := 0; i < 4 && by == ""; i++ { // addresses of the node are no others'
-			if n.Contains(src.Next()) {
-				src = src.Next()
-			}
-			by, _, _ = Route(RouteQuery{Dst: src})
-		}
-		if in = cmp.Or(in, by); by == "" || ForwardingDisabled(f, in) != "" || !connected(in) {
-			return nil
-		}
-		return []sender{{RouteQuery{Src: src, In: in}, fmt.Sprintf(" from %s by %s", src, in)}}
-	}
 	interfaces, err := Interfaces()
 	for _, i := range interfaces {
 		for _, n := range i.Addrs {
 			if f.Has(n.Addr()) && n.Addr().IsGlobalUnicast() {
-				linked = append(linked, from(n, i.Name)...)
+				linked = append(linked, neighbour(f, n, i.Name)...)
 			}
 		}
 	}
@@ -141,11 +128,27 @@ func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err 
 		if selected[r.IifName] = true; r.Src != nil && r.IifName == "" && !asked[alike] {
 			addr, _ := netip.AddrFromSlice(r.Src.IP)
 			ones, _ := r.Src.Mask.Size()
-			one := from(netip.PrefixFrom(addr.Unmap(), ones), "")
+			one := neighbour(f, netip.PrefixFrom(addr.Unmap(), ones), "")
 			ruled, asked[alike] = append(ruled, one...), one != nil
 		}
 	}
 	return append(ruled, slices.DeleteFunc(slices.Clone(linked), func(s sender) bool { return !selected[s.In] && !strict(f, s.In) })...), linked, err
+}
+
+// neighbour returns a packet of another machine or pod of a network that arrives by an interface, or by that to the network
+// if in is "".
+func neighbour(f ir.Family, n netip.Prefix, in string) []sender {
+	src, by := n.Masked().Addr(), ""
+	for i := 0; i < 4 && by == ""; i++ { // addresses of the node are no others'
+		if n.Contains(src.Next()) {
+			src = src.Next()
+		}
+		by, _, _ = Route(RouteQuery{Dst: src})
+	}
+	if in = cmp.Or(in, by); by == "" || ForwardingDisabled(f, in) != "" || !connected(in) {
+		return nil
+	}
+	return []sender{{RouteQuery{Src: src, In: in}, fmt.Sprintf(" from %s by %s", src, in)}}
 }
 
 // notForwarding returns the settings of IPv4 interfaces that do not forward; IPv6 has no such setting.

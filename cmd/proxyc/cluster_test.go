@@ -177,7 +177,12 @@ b     yes  AGE  3         RulesInForce: for a test
 	if normal := regexp.MustCompile(`SINCE +`).ReplaceAllString(got, "SINCE    "); code != exitFindings || regexp.MustCompile(`- +0`).ReplaceAllString(normal, "-        0") != want {
 		t.Errorf("exit %d:\n%s\nwant\n%s", code, got, want)
 	}
-	nodes, pods = nodes[:2], pods[:2]
+	all := nodes
+	nodes = nil
+	if got, code := status(); code != exitFindings {
+		t.Errorf("without Nodes: exit %d:\n%s", code, got)
+	}
+	nodes, pods = all[:2], pods[:2]
 	if got, code := status(); code != exitDone || !strings.HasSuffix(got, "2 of 2 Nodes are ready.\n") {
 		t.Errorf("exit %d:\n%s", code, got)
 	}

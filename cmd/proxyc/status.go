@@ -62,7 +62,7 @@ func (c *statusCmd) nodes(e *env) error {
 	}
 	all := status.OfNodes(nodes, pods, time.Now())
 	err = e.print(c.Output, all.Print, func(w io.Writer) error { return review.WriteDocument(w, "NodeStatusList", "  ", all) })
-	if err == nil && all.Ready < len(all.Nodes) {
+	if err == nil && (all.Ready < len(all.Nodes) || all.Ready == 0) {
 		return errFindings
 	}
 	return err
