@@ -92,11 +92,15 @@ var typeLabels = [...]string{rules.ClusterIP: "clusterip", rules.NodePort: "node
 
 // cause returns kube-proxy's name of an error in metrics.
 func cause(err error) string {
-	for code, name := range map[Code]string{PortAlreadyExists: "port_already_exists", NetworkNotFound: "network_not_found",
-		NotImplemented: "not_implemented", InvalidIP: "invalid_ip"} {
-		if hasCode(err, code) {
-			return name
-		}
+	switch {
+	case hasCode(err, PortAlreadyExists):
+		return "port_already_exists"
+	case hasCode(err, NetworkNotFound):
+		return "network_not_found"
+	case hasCode(err, NotImplemented):
+		return "not_implemented"
+	case hasCode(err, InvalidIP):
+		return "invalid_ip"
 	}
 	return "other"
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // DaemonPods selects the Pods of docs/deploy, those of a canary and of Windows included.
@@ -56,16 +57,11 @@ func OfNodes(nodes []corev1.Node, pods []corev1.Pod, now time.Time) *Nodes {
 			n.addPod(newest[n.Node])
 			n.addCondition(nodes[i].Status.Conditions)
 		}
-		if n.Ready {
-			all.Ready++
-		}
+		all.Ready += ir.Int(n.Ready)
 		all.Nodes = append(all.Nodes, n)
 	}
 	slices.SortFunc(all.Nodes, func(a, b OfNode) int {
-		if a.Ready != b.Ready {
-			return map[bool]int{false: -1, true: 1}[a.Ready]
-		}
-		return strings.Compare(a.Node, b.Node)
+		return cmp.Or(ir.Int(a.Ready)-ir.Int(b.Ready), strings.Compare(a.Node, b.Node))
 	})
 	return all
 }
