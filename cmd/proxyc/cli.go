@@ -28,7 +28,7 @@ const (
 
 // cli is the grammar of the command line.
 type cli struct {
-	Status   statusCmd   `cmd:"" help:"Show the status of this node's daemon." group:"Look at a node or a cluster:"`
+	Status   statusCmd   `cmd:"" help:"Show the status of this node's daemon or, with --context or --kubeconfig, of those of all Nodes." group:"Look at a node or a cluster:"`
 	Top      topCmd      `cmd:"" help:"Show the Services of this node by new connections, and those that refuse." group:"Look at a node or a cluster:"`
 	Doctor   doctorCmd   `cmd:"" help:"Check this node: kernel features, foreign rules, the API server." group:"Look at a node or a cluster:"`
 	Trace    traceCmd    `cmd:"" help:"Trace a packet through the rules, step by step." group:"Look at a node or a cluster:"`
@@ -84,8 +84,7 @@ func run(e *env) (code int) {
 	args, all := help.Args(help.Dashed(e.args))
 	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
 	if len(e.args) > 0 && e.args[0] == help.Complete {
-		names := func(files []string) map[string][]string { return trace.Names(e.inputs(), files) }
-		return e.exitCode(help.WriteCandidates(e.stdout, parser.Model, e.args[1:], names))
+		return e.exitCode(help.WriteCandidates(e.stdout, parser.Model, e.args[1:], func(files []string) map[string][]string { return trace.Names(e.inputs(), files) }))
 	}
 	ctx := help.Parse(parser, args)
 	if len(ctx.Wrong) > 0 {

@@ -33,5 +33,6 @@ func Names(in review.Files, files []string) map[string][]string {
 		}
 	}
 	slices.Sort(senders)
-	return map[string][]string{"node": nodes, "from": slices.Compact(senders), "to": ports, "what": services}
+	slices.Sort(ports) // several protocols may have one
+	return map[string][]string{"node": nodes, "from": slices.Compact(senders), "to": slices.Compact(ports), "what": services}
 }
