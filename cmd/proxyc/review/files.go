@@ -111,8 +111,9 @@ func matcher(patterns []string) *regexp.Regexp {
 func (f Files) reach(name string) [sha256.Size]byte {
 	all, names, left := sha256.New(), []string{name}, int64(configLimit)
 	for i := 0; i < len(names); i++ {
-		_ = fs.WalkDir(f.System, names[i], func(name string, entry fs.DirEntry, err error) error {
-			if err == nil && (entry.Type()&^fs.ModeSymlink != 0 || isDocument(name) || strings.Contains(filepath.ToSlash(name)+"/", "/.git/")) {
+		root := names[i]
+		_ = fs.WalkDir(f.System, root, func(name string, entry fs.DirEntry, err error) error {
+			if err == nil && (entry.Type()&^fs.ModeSymlink != 0 || name != root && isDocument(name) || strings.Contains(filepath.ToSlash(name)+"/", "/.git/")) {
 				return nil
 			}
 			whole, _ := filepath.Abs(name)
@@ -122,7 +123,7 @@ func (f Files) reach(name string) [sha256.Size]byte {
 					data, left = text, left-info.Size()
 				}
 			}
-			fmt.Fprintf(all, "%q%d %s", filepath.Base(name), len(data), data)
+			fmt.Fprintf(all, "%q%d %s", filepath.ToSlash(strings.TrimPrefix(name, root)), len(data), data)
 			paths, _ := listedBy(name, data)
 			names = append(names, slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(names, path) })...)
 			return nil

@@ -100,7 +100,7 @@ var (
 // parseKustomization returns the kustomization in a file, or nil if it is none.
 func parseKustomization(name string, data []byte) *kustomization {
 	var in map[string]any
-	if yaml.Unmarshal(data, &in) != nil {
+	if !files.IsKustomization(name) || yaml.Unmarshal(data, &in) != nil {
 		return nil
 	}
 	if of, _ := in["apiVersion"].(string); of != "" && !strings.HasPrefix(of, "kustomize.config.k8s.io/") { // Flux has another Kustomization
@@ -137,7 +137,7 @@ func parseKustomization(name string, data []byte) *kustomization {
 // listedBy returns the files and directories that a kustomization in a file lists, or the charts that one
 // depends on, in order, and remote bases that name no version; nil if it is neither.
 func listedBy(name string, data []byte) (paths, bases []string) {
-	if k := parseKustomization(name, data); files.IsKustomization(name) && k != nil {
+	if k := parseKustomization(name, data); k != nil {
 		bases = k.bases
 		for _, text := range k.listed {
 			if !remoteBase.MatchString(text) {

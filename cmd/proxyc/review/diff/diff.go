@@ -201,17 +201,15 @@ func unassumed(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service
 		if old == nil || !of(svc.Name) {
 			continue
 		}
-		family, a, b := ir.IPv4, was.Reader.Written()[old.Object], is.Reader.Written()[svc.Object]
-		if slices.Index(svc.IPFamilies, ir.IPv6.String()) == 0 {
-			family = ir.IPv6
-		}
+		a, b := was.Reader.Written()[old.Object], is.Reader.Written()[svc.Object]
+		family := ir.FamilyNamed(strings.Join(svc.IPFamilies[:min(1, len(svc.IPFamilies))], "")) // the first
 		note := func(effect flow.Effect, what, before, after string) {
 			if before != after {
 				out = append(out, flow.Service{Name: svc.Name, Notes: []flow.Note{{Effect: effect, What: what, Before: before, After: after, Family: family}}})
 			}
 		}
 		if before, after := sides[0].Resolved(svc.Name), sides[1].Resolved(svc.Name); before != nil || after != nil {
-			if len(before) > 0 && after != nil && a.Reduced == b.Reduced {
+			if before != nil && after != nil && (len(before) > 0 || svc.ClusterIP == "None") && a.Reduced == b.Reduced {
 				note(effectOf(before, after), "name in DNS", strings.Join(before, ", "), strings.Join(after, ", "))
 			}
 			continue
