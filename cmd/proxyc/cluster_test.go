@@ -169,7 +169,7 @@ func TestStatusOfNodes(t *testing.T) {
 c     no  AGE  3         its container waits: CrashLoopBackOff
 d     no  AGE  3         Behind: for a test
 e     no  AGE  0         the Node is not ready: for a test
-f     no     -        0         no Pod of proxyc; condition ServicesProgrammed is True, as a daemon left it that may have ended
+f     no     -        0         no Pod of proxyc; condition ServicesProgrammed is still True, perhaps from a daemon that has ended
 a     yes  AGE  3         the Pod is ready
 b     yes  AGE  3         RulesInForce: for a test
 2 of 6 Nodes are ready.

@@ -39,7 +39,7 @@ type OfNode struct {
 // and Node condition ServicesProgrammed, if there is one, is True. That alone has no heartbeat, so it is no
 // sign of a daemon that runs.
 func OfNodes(nodes []corev1.Node, pods []corev1.Pod, now time.Time) *Nodes {
-	all := &Nodes{Now: now}
+	all := &Nodes{Now: now, Nodes: []OfNode{}}
 	newest := map[string]*corev1.Pod{}
 	for i := range pods {
 		if p := &pods[i]; newest[p.Spec.NodeName] == nil || newest[p.Spec.NodeName].CreationTimestamp.Before(&p.CreationTimestamp) {
@@ -95,7 +95,7 @@ func (n *OfNode) addCondition(all []corev1.NodeCondition) {
 		switch programmed := c.Status == corev1.ConditionTrue; {
 		case c.Type != watch.ServicesProgrammed:
 		case programmed && !n.Ready:
-			n.Reason += "; condition ServicesProgrammed is True, as a daemon left it that may have ended"
+			n.Reason += "; condition ServicesProgrammed is still True, perhaps from a daemon that has ended"
 		default:
 			n.Ready, n.Reason, n.Since = n.Ready && programmed, c.Reason+": "+c.Message, c.LastTransitionTime.Time
 		}
