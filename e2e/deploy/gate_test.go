@@ -15,16 +15,20 @@ import (
 const kubectl = `#!/bin/sh
 case "$*" in
 *"rollout status daemonset/proxyc-canary "*) [ "$FAULT" != rollout ] ;;
+*"get controllerrevisions -l k8s-app=proxyc-canary "*) echo 2026-03-01T10:00:00Z ;;
 *"get pods -l k8s-app=proxyc-canary "*)
-	restarts=0
-	[ "$FAULT" = restarts ] && restarts=2
-	printf 'p1 n1 0\np2 n2 %s\n' $restarts ;;
+	ended=2026-02-28T23:00:00Z
+	[ "$FAULT" = restarts ] && ended=2026-03-01T11:00:00Z
+	printf 'p1 n1 \np2 n2 %s\n' $ended ;;
 "get servicecidrs") ;;
-"get services,endpointslices,nodes,servicecidrs -A -o json") echo '{"kind": "List"}' ;;
+"get services,endpointslices,nodes,servicecidrs -A -o json") echo snapshot >>"$ASKED"; echo '{"kind": "List"}' ;;
 *" exec "*)
 	echo "$*" | sed 's,.* exec ,,' >>"$ASKED"
 	case "$*" in
-	*" status --ignore-findings "*) [ "$FAULT" != status ] ;;
+	*" status --ignore-findings "*)
+		: >"$ASKED.$4" # the Pod's name: until both are asked, none answers
+		for try in $(seq 100); do [ -e "$ASKED.p1" ] && [ -e "$ASKED.p2" ] && break; sleep 0.1; done
+		[ -e "$ASKED.p1" ] && [ -e "$ASKED.p2" ] && [ "$FAULT" != status ] ;;
 	*" prove "*)
 		read -r list && [ "$list" = '{"kind": "List"}' ] || exit 2
 		[ "$FAULT" = once ] && { [ -e "$ASKED.once" ] || { : >"$ASKED.once"; exit 1; }; }
@@ -54,20 +58,21 @@ func TestGate(t *testing.T) {
 		name, fault, nodes, alerts, want string
 		fails                            bool
 	}{
+		{name: "no number of nodes", fails: true, want: "usage: gate DAEMONSET NODES"},
 		{name: "well", nodes: "2", alerts: calm, want: "well on 2 nodes"},
 		{name: "a change meanwhile", fault: "once", nodes: "2", alerts: calm, want: "well on 2 nodes"},
 		{name: "a Service is wrong, and left out", fault: "finding", nodes: "2", alerts: calm, want: "well on 2 nodes"},
 		{name: "a label is missing", nodes: "5", alerts: calm, fails: true, want: "on 2 nodes, not on 5"},
 		{name: "image does not start", fault: "rollout", nodes: "2", alerts: calm, fails: true, want: "not rolled out"},
-		{name: "restarts", fault: "restarts", nodes: "2", alerts: calm, fails: true, want: "p2 on n2 was started anew 2 times"},
-		{name: "status", fault: "status", nodes: "2", alerts: calm, fails: true, want: "n1 is not well"},
-		{name: "other rules", fault: "prove", nodes: "2", alerts: calm, fails: true, want: "the rules of n1 are not shown"},
+		{name: "restarts", fault: "restarts", nodes: "2", alerts: calm, fails: true, want: "p2 on n2 was started anew at 2026-03-01T11:00:00Z"},
+		{name: "status", fault: "status", nodes: "2", alerts: calm, fails: true, want: "n2 is not well"},
+		{name: "other rules", fault: "prove", nodes: "2", alerts: calm, fails: true, want: "the rules of n2 are not shown"},
 		{name: "an alert", nodes: "2", alerts: `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"alertname":"ProxycBehind"}}]}}`, fails: true, want: "ProxycBehind"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			answer = tt.alerts
 			asked := filepath.Join(t.TempDir(), "asked")
-			cmd := exec.CommandContext(t.Context(), gate, "proxyc-canary", tt.nodes)
+			cmd := exec.CommandContext(t.Context(), gate, strings.Fields("proxyc-canary "+tt.nodes)...)
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "FAULT="+tt.fault, "ASKED="+asked, "PROMETHEUS="+prometheus.URL)
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != tt.fails || !strings.Contains(string(out), tt.want) {
@@ -75,6 +80,13 @@ func TestGate(t *testing.T) {
 			}
 			if tt.fails {
 				return
+			}
+			passes := 1
+			if tt.fault == "once" {
+				passes = 2
+			}
+			if n := strings.Count(string(read(t, asked)), "snapshot\n"); n != passes {
+				t.Errorf("read the cluster %d times, not once a pass: %d", n, passes)
 			}
 			for _, want := range []string{
 				"p1 -c proxyc -- /usr/local/bin/proxyc status --ignore-findings --status-socket /run/proxyc/status.sock",
