@@ -144,7 +144,7 @@ func TestFaultsInManifests(t *testing.T) {
 		{"database opened", "prod", "  selector: {app: db, role: primary}\n", "  selector: {app: db, role: primary}\n  type: NodePort\n", diff,
 			[]string{"~ shop/db", "NodePort of shop/db:5432/tcp", "outside", "not proxied → served"}},
 		{"no replicas", "prod", "replicas: 2", "replicas: 0", diff,
-			[]string{"~ shop/api", "served → refused", "is:  Deployment shop/api: spec.replicas (the workload has 0 replicas)"}},
+			[]string{"~ shop/api", "served → rejected", "is:  Deployment shop/api: spec.replicas (the workload has 0 replicas)"}},
 		{"affinity removed", "prod", "  sessionAffinity: ClientIP\n", "", diff, []string{"~ shop/api", "affinity"}},
 		{"node port changed", "staging", "nodePort: 30080", "nodePort: 30081", diff, []string{"~ default/staging-shop", "30080", "served → not proxied", "30081"}},
 	}

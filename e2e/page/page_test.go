@@ -188,9 +188,9 @@ func TestPage(t *testing.T) {
 	b.has("#diff", "lost 5", "3 Services with the same change", "shop/cart", "served → dropped", "on node1")
 	b.to("#reach")
 	b.has("#reach", "LoadBalancer 203.0.113.30:443/tcp", "all but 198.51.100.0/24", "dropped")
-	b.do(chromedp.SetValue("#reach-fate", "refused"), chromedp.Evaluate(`document.getElementById("reach-fate").dispatchEvent(new Event("change"))`, nil))
+	b.do(chromedp.SetValue("#reach-fate", "rejected"), chromedp.Evaluate(`document.getElementById("reach-fate").dispatchEvent(new Event("change"))`, nil))
 	if text := b.text("#reach"); !strings.Contains(text, "shop/web") || strings.Contains(text, "shop/edge") {
-		t.Errorf("refused: %s", text)
+		t.Errorf("rejected: %s", text)
 	}
 
 	b.to("#services/shop%2Fedge")
@@ -285,7 +285,7 @@ func TestTrace(t *testing.T) {
 	b := open(t, review(t))
 	for _, test := range []struct{ from, to, want string }{
 		{"192.0.2.200", "203.0.113.10:443", "served"}, {"192.0.2.200", "203.0.113.30:443", "dropped"}, {"198.51.100.7", "203.0.113.30:443/TCP", "served"},
-		{"10.244.1.40@pod", "10.96.0.20:80", "refused"}, {"10.244.9.9", "10.96.0.10:443", "served"}, {"10.244.9.9", "192.0.2.11:30443", "served"},
+		{"10.244.1.40@pod", "10.96.0.20:80", "rejected"}, {"10.244.9.9", "10.96.0.10:443", "served"}, {"10.244.9.9", "192.0.2.11:30443", "served"},
 		{"192.0.2.11", "10.96.0.30:443", "served"}, {"192.0.2.11", "203.0.113.30:443", "dropped"},
 		{"10.244.9.9", "10.96.0.99:1/udp", ""}, {"127.0.0.1", "10.96.0.30:443", ""}, {"192.0.2.11@eth0", "10.96.0.30:443", ""},
 	} {
@@ -301,8 +301,8 @@ func TestTrace(t *testing.T) {
 		if err := json.Unmarshal([]byte(run(t, dir, "trace", "-c", "config.yaml", "-s", "new", "--hostname-override", "node1", "--from", test.from, "--to", strings.ToLower(test.to), "-o", "json")), &trace); err != nil {
 			t.Fatal(err)
 		}
-		if word := map[string]string{"accepted": "served", "rejected": "refused", "dropped": "dropped"}[trace.Fate]; word != test.want {
-			t.Errorf("from %s to %s: proxyc trace shows %s, want %s", test.from, test.to, word, test.want)
+		if trace.Fate != test.want {
+			t.Errorf("from %s to %s: proxyc trace shows %s, want %s", test.from, test.to, trace.Fate, test.want)
 		}
 		b.has("#course", test.want)
 		if n := eval[int](b, `document.querySelectorAll("#course td .tag").length`); n != 1 {
@@ -378,8 +378,8 @@ endpoints: [{addresses: [10.244.1.5], nodeName: one, conditions: {ready: true}}]
 				if err := json.Unmarshal([]byte(run(t, dir, "trace", "-c", "config.yaml", "-s", "cluster.yaml", "--from", from, "--to", to, "-o", "json")), &trace); err != nil {
 					t.Fatal(err)
 				}
-				word := map[string]string{"accepted": "✓ served", "rejected": "✕ refused", "dropped": "⌀ dropped"}[trace.Fate]
-				if trace.Fate == "accepted" {
+				word := map[string]string{"served": "✓ served", "rejected": "✕ rejected", "dropped": "⌀ dropped"}[trace.Fate]
+				if trace.Fate == "served" {
 					word += " 1 backend, address " + map[bool]string{true: "masqueraded", false: "kept"}[trace.Destinations[0].Masquerade]
 				}
 				if strings.Join(got, " ") != word {

@@ -184,20 +184,12 @@ func (c *Change) unaddressed() bool {
 	return c.After == sim.Accepted && (c.Kept[1] == "" || c.Before == sim.Accepted && c.Kept[0] == "")
 }
 
-// fates returns the fates before and after: "refused", "dropped", "served" or
-// "not proxied".
-func (c *Change) fates() (before, after string) {
-	words := [...]string{sim.NotOurs: "not proxied", sim.Accepted: "served", sim.Rejected: "refused", sim.Dropped: "dropped"}
-	return words[c.Before], words[c.After]
-}
-
 // String describes the change: "served → dropped", "+10.244.2.11:8080, 33 % of
 // connections move".
 func (c *Change) String() string {
 	var parts []string
-	before, after := c.fates()
 	if c.Before != c.After {
-		parts = append(parts, before+" → "+after)
+		parts = append(parts, c.Before.String()+" → "+c.After.String())
 	}
 	if text := backendsText(c.Added, c.Removed); text != "" {
 		parts = append(parts, text)

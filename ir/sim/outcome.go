@@ -22,8 +22,8 @@ const (
 	Dropped              // discarded
 )
 
-// String returns not ours, accepted, rejected or dropped.
-func (f Fate) String() string { return [...]string{"not ours", "accepted", "rejected", "dropped"}[f] }
+// String returns not proxied, served, rejected or dropped.
+func (f Fate) String() string { return [...]string{"not proxied", "served", "rejected", "dropped"}[f] }
 
 // Destination is one possible backend of an accepted packet.
 type Destination struct {

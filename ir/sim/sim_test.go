@@ -40,20 +40,20 @@ func TestTrace(t *testing.T) {
 			"10.244.1.10:8080 10.244.2.10:8080+snat", both},
 		{"PKT-8 ClusterIP without endpoints", pod, "10.96.0.13:80", "rejected", ""},
 		{"PKT-8 node port without endpoints", outside, "192.0.2.11:30083", "rejected", ""},
-		{"PKT-8 VIP without endpoints from the node", node, "203.0.113.13:80", "not ours", "dropped"},
+		{"PKT-8 VIP without endpoints from the node", node, "203.0.113.13:80", "not proxied", "dropped"},
 		{"PKT-9 Local without local endpoints", outside, "192.0.2.11:30082", "dropped", ""},
 		{"PKT-9 internal Local without local endpoints", pod, "10.96.0.12:80", "dropped", ""},
 		{"PKT-5 Local without local endpoints from a pod", pod, "192.0.2.11:30082", "10.244.2.10:8080", ""},
 		{"PKT-10 outside the ranges", denied, "203.0.113.14:80", "dropped", ""},
 		{"PKT-10 within the ranges", outside, "203.0.113.14:80", "10.244.1.10:8080+snat", ""},
 		{"PKT-10 ranges without endpoints", denied, "203.0.113.13:80", "rejected", "dropped"},
-		{"PKT-12 VIP's other port", outside, "203.0.113.10:81", "not ours", ""},
-		{"PKT-13 ClusterIP's other port", pod, "10.96.0.10:81", "not ours", "rejected"},
-		{"PKT-13 other protocol", pod, "10.96.0.10:80/udp", "not ours", "rejected"},
-		{"PKT-14 unallocated", pod, "10.96.7.7:80", "not ours", "dropped"},
-		{"PKT-16 loopback", "127.0.0.1", "127.0.0.1:30080", masqd, "not ours"},
-		{"PKT-16 loopback without endpoints", "127.0.0.1", "127.0.0.1:30083", "rejected", "not ours"},
-		{"node port at an address that is not the node's", pod, "192.0.2.12:30080", "not ours", ""},
+		{"PKT-12 VIP's other port", outside, "203.0.113.10:81", "not proxied", ""},
+		{"PKT-13 ClusterIP's other port", pod, "10.96.0.10:81", "not proxied", "rejected"},
+		{"PKT-13 other protocol", pod, "10.96.0.10:80/udp", "not proxied", "rejected"},
+		{"PKT-14 unallocated", pod, "10.96.7.7:80", "not proxied", "dropped"},
+		{"PKT-16 loopback", "127.0.0.1", "127.0.0.1:30080", masqd, "not proxied"},
+		{"PKT-16 loopback without endpoints", "127.0.0.1", "127.0.0.1:30083", "rejected", "not proxied"},
+		{"node port at an address that is not the node's", pod, "192.0.2.12:30080", "not proxied", ""},
 		{"affinity", pod, "10.96.0.15:53/udp", both + " (affinity)", ""},
 	}
 	for _, tt := range tests {
@@ -82,8 +82,8 @@ func TestTrace(t *testing.T) {
 // iptables (PKT-15).
 func TestTraceNodePortAddresses(t *testing.T) {
 	for mode, want := range map[ir.Mode][2]string{
-		ir.ModeIPTables: {"not ours", "rejected"},
-		ir.ModeNFTables: {"not ours", "not ours"},
+		ir.ModeIPTables: {"not proxied", "rejected"},
+		ir.ModeNFTables: {"not proxied", "not proxied"},
 	} {
 		p := irtest.Program(mode)
 		p.Node.NodePorts.All = false
@@ -99,7 +99,7 @@ func TestTraceNodePortAddresses(t *testing.T) {
 			t.Errorf("%s: the address inside: got %s", mode, got)
 		}
 		pkt, _ = sim.ParsePacket(pod, "10.244.1.99:30080")
-		if got := sim.Trace(p, pkt).String(); got != "not ours" {
+		if got := sim.Trace(p, pkt).String(); got != "not proxied" {
 			t.Errorf("%s: an address inside that the node has not: got %s", mode, got)
 		}
 	}

@@ -22,7 +22,7 @@ func TestEvalFacts(t *testing.T) {
 		{"VIP's other port", outside, "203.0.113.10:81", "rejected"},
 		{"outside the ranges", denied, "203.0.113.14:80", "dropped"},
 		{"the node, outside the ranges", node, "203.0.113.14:80", "dropped"},
-		{"loopback", "127.0.0.1", "127.0.0.1:30080", "not ours"},
+		{"loopback", "127.0.0.1", "127.0.0.1:30080", "not proxied"},
 		{"affinity", pod, "10.96.0.15:53/udp", "10.244.1.10:8080 10.244.2.10:8080 (affinity)"},
 	}
 	p := ipvs.Program(ir.IPv4)

@@ -75,7 +75,7 @@ func TestMatches(t *testing.T) {
 	} {
 		packet := sim.Packet{Src: netip.MustParseAddr("10.1.0.1"), Dst: netip.MustParseAddr("10.2.0.1"), Protocol: ir.TCP, Port: 80, In: "eth0"}
 		got := verdict(t, packet, "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD "+match+" -j DROP\nCOMMIT\n", sets)
-		if got != map[string]string{"yes": "dropped", "no": "not ours", "unsure": "unsure"}[want] {
+		if got != map[string]string{"yes": "dropped", "no": "not proxied", "unsure": "unsure"}[want] {
 			t.Errorf("%s: %s, want %s", match, got, want)
 		}
 	}
@@ -87,7 +87,7 @@ func TestNomatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for src, want := range map[string]string{"10.1.0.1": "dropped", "10.1.2.1": "not ours", "10.1.2.3": "dropped", "10.9.0.1": "not ours"} {
+	for src, want := range map[string]string{"10.1.0.1": "dropped", "10.1.2.1": "not proxied", "10.1.2.3": "dropped", "10.9.0.1": "not proxied"} {
 		packet := sim.Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("10.2.0.1"), Protocol: ir.TCP, Port: 80, In: "eth0"}
 		if got := verdict(t, packet, "*filter\n-A FORWARD -m set --match-set nets src -j DROP\nCOMMIT\n", sets); got != want {
 			t.Errorf("%s: %s, want %s", src, got, want)
@@ -101,19 +101,19 @@ func TestTargets(t *testing.T) {
 		"*filter\n:FORWARD DROP [0:0]\nCOMMIT":                                                                                                                                                  "dropped",
 		"*filter\n:FORWARD DROP [0:0]\n-A FORWARD -j RETURN\n-A FORWARD -j ACCEPT\nCOMMIT":                                                                                                      "dropped",
 		"*filter\n:a - [0:0]\n-A FORWARD -j a\n-A FORWARD -j DROP\n-A a -j RETURN\nCOMMIT":                                                                                                      "dropped",
-		"*filter\n:a - [0:0]\n-A FORWARD -g a\n-A FORWARD -j DROP\n-A a -j RETURN\nCOMMIT":                                                                                                      "not ours",
-		"*filter\n:a - [0:0]\n-A FORWARD -j a\n-A FORWARD -j DROP\n-A a -j ACCEPT\nCOMMIT":                                                                                                      "not ours",
+		"*filter\n:a - [0:0]\n-A FORWARD -g a\n-A FORWARD -j DROP\n-A a -j RETURN\nCOMMIT":                                                                                                      "not proxied",
+		"*filter\n:a - [0:0]\n-A FORWARD -j a\n-A FORWARD -j DROP\n-A a -j ACCEPT\nCOMMIT":                                                                                                      "not proxied",
 		"*filter\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\nCOMMIT":                                                                                                              "rejected",
-		"*filter\n-A FORWARD -j LOG --log-prefix \"a b\"\n-A FORWARD -m limit --limit 1/sec -j NFLOG --nflog-group 1\n-A FORWARD -p tcp -j TCPMSS --set-mss 9\nCOMMIT":                          "not ours",
+		"*filter\n-A FORWARD -j LOG --log-prefix \"a b\"\n-A FORWARD -m limit --limit 1/sec -j NFLOG --nflog-group 1\n-A FORWARD -p tcp -j TCPMSS --set-mss 9\nCOMMIT":                          "not proxied",
 		"*filter\n-A FORWARD -j NFQUEUE --queue-num 3\nCOMMIT":                                                                                                                                  "unsure",
 		"*filter\n-A FORWARD -j gone\nCOMMIT":                                                                                                                                                   "unsure",
 		"*mangle\n-A PREROUTING -j MARK --set-xmark 0x10000/0xf0000\nCOMMIT\n*filter\n-A FORWARD -m mark --mark 0x10000/0x10000 -j DROP\nCOMMIT":                                                "dropped",
-		"*mangle\n-A FORWARD -j MARK --set-xmark 0x1/0x1\nCOMMIT\n*raw\n-A PREROUTING -m mark --mark 0x1/0x1 -j DROP\nCOMMIT":                                                                   "not ours",
+		"*mangle\n-A FORWARD -j MARK --set-xmark 0x1/0x1\nCOMMIT\n*raw\n-A PREROUTING -m mark --mark 0x1/0x1 -j DROP\nCOMMIT":                                                                   "not proxied",
 		"*mangle\n-A PREROUTING -j MARK --set-xmark 0x3/0xff\n-A PREROUTING -j CONNMARK --save-mark --nfmask 0x1 --ctmask 0x1\n-A FORWARD -m connmark --mark 0x1 -j DROP\nCOMMIT":               "dropped",
 		"*mangle\n-A PREROUTING -j MARK --set-xmark 0x3/0xff\n-A PREROUTING -j CONNMARK --restore-mark --nfmask 0x1 --ctmask 0x1\n-A FORWARD -m mark --mark 0x2 -j DROP\nCOMMIT":                "dropped",
 		"*raw\n-A PREROUTING -j CT --notrack\nCOMMIT\n*filter\n-A FORWARD -m conntrack --ctstate UNTRACKED -j DROP\nCOMMIT\n*nat\n-A PREROUTING -j DNAT --to-destination 10.3.0.1:8080\nCOMMIT": "dropped",
-		"*raw\n-A PREROUTING -p tcp -j CT --helper ftp\nCOMMIT":                                                                                                                                 "not ours",
-		"*raw\n-A PREROUTING -m conntrack --ctstate NEW -j DROP\nCOMMIT":                                                                                                                        "not ours",
+		"*raw\n-A PREROUTING -p tcp -j CT --helper ftp\nCOMMIT":                                                                                                                                 "not proxied",
+		"*raw\n-A PREROUTING -m conntrack --ctstate NEW -j DROP\nCOMMIT":                                                                                                                        "not proxied",
 		"*nat\n-A PREROUTING -p tcp -j DNAT --to-destination 10.3.0.1:8080\nCOMMIT":                                                                                                             "10.3.0.1:8080",
 		"*nat\n-A PREROUTING -j DNAT --to-destination 10.3.0.1\n-A POSTROUTING -m conntrack --ctstate DNAT -o cali+ -j MASQUERADE --random-fully\nCOMMIT":                                       "10.3.0.1:80+snat",
 		"*nat\n-A PREROUTING -m statistic --mode random --probability 0.25000000000 -j DNAT --to-destination 10.3.0.1\n-A PREROUTING -j DNAT --to-destination 10.3.0.2\nCOMMIT":                 "10.3.0.1:80(25%) 10.3.0.2:80(75%)",

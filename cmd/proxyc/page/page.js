@@ -28,7 +28,7 @@
   const numbers = new Intl.NumberFormat("en"), figure = n => numbers.format(n);
   const count = (n, one, many) => figure(n) + " " + (n === 1 ? one : many || one + "s");
   const tag = (kind, text) => h("span", {class: "tag " + kind}, text || kind);
-  const fates = {"accepted": ["served", "✓ served"], "rejected": ["refused", "✕ refused"], "dropped": ["dropped", "⌀ dropped"], "not ours": ["faint", "– not proxied"]};
+  const fates = {"served": ["served", "✓ served"], "rejected": ["rejected", "✕ rejected"], "dropped": ["dropped", "⌀ dropped"], "not proxied": ["faint", "– not proxied"]};
   // decoded is a part of the page's address, which may be cut off.
   const decoded = text => { try { return decodeURIComponent(text); } catch { return text; } };
   const hostPort = (addr, port) => (addr.includes(":") ? "[" + addr + "]" : addr) + ":" + port;
@@ -249,7 +249,7 @@
       table("Backends, " + family, ["pool", "backend", "", "decided by"], rows));
   }
 
-  const verdict = f => f.fallback === "drop" ? "dropped" : "refused";
+  const verdict = f => f.fallback === "drop" ? "dropped" : "rejected";
   const leftOver = f => !(f.routes || []).length || f.routes[f.routes.length - 1].from !== "any";
   const poolText = p => (p.port.port || p.port.protocol) + " " + p.policy;
   function scope(from, f) {
@@ -373,7 +373,7 @@
         const clients = r.from.filter(c => c.kind === k);
         return h("td", {}, clients.length === 0 ? tag("faint", "– not proxied") : clients.map(c => h("div", {}, tag(...fates[c.fate]),
           c.who !== k && h("span", {class: "mono"}, " " + c.who.replace(" (" + k + ")", "").replace(k + " but ", "all but ")),
-          c.fate === "accepted" && h("span", {class: "origin"}, count(c.backends, "backend") + (c.addr ? ", address " + c.addr : "")))));
+          c.fate === "served" && h("span", {class: "origin"}, count(c.backends, "backend") + (c.addr ? ", address " + c.addr : "")))));
       }))));
   }
 
@@ -395,7 +395,7 @@
 
   function reach() {
     const text = h("input", {id: "reach-words", type: "search", autocomplete: "off", spellcheck: "false"});
-    const fate = h("select", {id: "reach-fate"}, ["any", "served", "refused", "dropped", "for some clients only"].map(f => h("option", {}, f)));
+    const fate = h("select", {id: "reach-fate"}, ["any", "served", "rejected", "dropped", "for some clients only"].map(f => h("option", {}, f)));
     const body = h("div");
     const refill = () => {
       const words = text.value.toLowerCase().split(/\s+/).filter(Boolean), want = fate.value;

@@ -23,11 +23,11 @@ func TestProveKernel(t *testing.T) {
 		{"nftables", "nftables", "nft insert rule ip proxyc services ip daddr 10.96.0.97 drop", "kernel  dropped"},
 		{"nftables", "nftables", "nft insert rule ip proxyc services ip saddr . ip daddr { 192.0.2.77 . 10.96.0.97 } drop", "unsupported: table ip proxyc, chain services, rule 1: "},
 		{"nftables", "nftables", "nft add set ip proxyc evil { type ipv4_addr ; elements = { 192.0.2.77 } ; } ; insert rule ip proxyc services ip saddr @evil drop", "unsupported: table ip proxyc, chain services, rule 1: "},
-		{"iptables-nft", "iptables", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT", "kernel  not ours"},
+		{"iptables-nft", "iptables", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT", "kernel  not proxied"},
 		{"iptables-legacy", "iptables", "iptables-legacy -t filter -I KUBE-FORWARD -s 198.51.100.7 -j DROP", "from 198.51.100.7/32"},
 		{"ipvs", "ipvs", "ipvsadm -d -t 10.96.0.97:80 -r 10.244.1.97:8080", "kernel  rejected"},
 		{"ipvs", "ipvs", "ipset del KUBE-CLUSTER-IP 10.96.0.97,tcp:80", "kernel  rejected"},
-		{"ipvs", "ipvs", "ip addr del 10.96.0.97/32 dev kube-ipvs0", "kernel  not ours"},
+		{"ipvs", "ipvs", "ip addr del 10.96.0.97/32 dev kube-ipvs0", "kernel  not proxied"},
 	} {
 		t.Run(tt.plane+" "+tt.fault, func(t *testing.T) {
 			t.Parallel()
@@ -148,7 +148,7 @@ func TestProveLive(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"trace", "--live", "--from", "10.244.1.5@cni0", "--to", "ns/b:80", "--expect", "accepted"}, "=> 10.244.1.98:8080"},
+		{[]string{"trace", "--live", "--from", "10.244.1.5@cni0", "--to", "ns/b:80", "--expect", "served"}, "=> 10.244.1.98:8080"},
 		{[]string{"explain", "10.96.0.98:80"}, "Service ns/b: spec.clusterIP"},
 	} {
 		out, err := w.NS.Run(w.NS.Command(t.Context(), "proxyc", append(tt.args, "--status-socket", w.File("socket"))...))

@@ -125,7 +125,7 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 	}{
 		{name: "real server removed", at: `^-a -t 10\.96\.0\.10:80 -r 10\.244\.1\.10:8080 .*\n`, packet: outside, result: "10.244.2.10:8080+snat",
 			because: []string{"ipvs 10.96.0.10:80/tcp: missing or not reached: -a -t 10.96.0.10:80 -r 10.244.1.10:8080 -m -w 1"}},
-		{name: "virtual server removed", at: `^-[aA] -t 10\.96\.0\.10:80 .*\n(-a .*\n)*`, packet: outside, result: "not ours",
+		{name: "virtual server removed", at: `^-[aA] -t 10\.96\.0\.10:80 .*\n(-a .*\n)*`, packet: outside, result: "not proxied",
 			because: []string{"ipvs 10.96.0.10:80/tcp: missing or not reached: -A -t 10.96.0.10:80 -s rr"}},
 		{name: "real server added", at: `^-A -t 10\.96\.0\.10:80 .*\n`, by: "$0-a -t 10.96.0.10:80 -r 9.9.9.9:53 -m -w 1\n", packet: outside,
 			result:  "9.9.9.9:53+snat 10.244.1.10:8080+snat 10.244.2.10:8080+snat",
@@ -158,7 +158,7 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 		{name: "left to chance", at: `^-A KUBE-SERVICES `, by: "-A KUBE-SERVICES -m statistic --mode random --probability 0.5 -j RETURN\n$0", packet: outside, harmless: true,
 			doubt: "table nat, chain PREROUTING: leaves to chance"},
 		{name: "a set of others", at: `^-A KUBE-SERVICES `, by: "-A KUBE-SERVICES -m set --match-set evil src -j RETURN\n$0", packet: outside, harmless: true, doubt: "set evil"},
-		{name: "all ports", at: `^-A -t 10\.96\.0\.10:80 .*\n(-a .*\n)*`, by: "-A -t 10.96.0.10:0 -s rr -p 60\n", packet: outside, result: "not ours",
+		{name: "all ports", at: `^-A -t 10\.96\.0\.10:80 .*\n(-a .*\n)*`, by: "-A -t 10.96.0.10:0 -s rr -p 60\n", packet: outside, result: "not proxied",
 			doubt: "a virtual server takes the ports that no other does"},
 		{name: "affinity", at: `^(-A -t 10\.96\.0\.10:80 -s rr)`, by: "$1 -p 60", packet: outside,
 			result:  "10.244.1.10:8080+snat 10.244.2.10:8080+snat",

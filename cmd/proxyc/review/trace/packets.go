@@ -63,7 +63,7 @@ func ReadPackets(from review.Files, name string, limit int64) (all []Expectation
 	return all, err
 }
 
-var errNotPacket = errors.New(`must be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}`)
+var errNotPacket = errors.New(`must be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "served"}`)
 
 // read decodes a line of a file of packets.
 func (x *Expectation) read(line []byte) error {
