@@ -62,9 +62,6 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if c.DryRun && c.Check {
 		return errors.New("--dry-run, --check: cannot be combined")
 	}
-	if err := oneStdin(append([]string{deref(c.Config)}, c.Snapshot...)...); err != nil {
-		return err
-	}
 	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	j := &review.Input{Snapshot: snapshot.New()}

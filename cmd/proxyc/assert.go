@@ -15,9 +15,6 @@ type assertCmd struct {
 
 // Run decides the contracts on the selected nodes; by default on all Nodes of the snapshot.
 func (c *assertCmd) Run(e *env) error {
-	if err := oneStdin(append(c.names(), c.Contracts...)...); err != nil {
-		return err
-	}
 	contracts, err := contract.Read(e.inputs(), c.Contracts)
 	if err != nil {
 		return err

@@ -114,14 +114,6 @@ func compared(same bool, wrong int) error {
 
 // sides loads both sides.
 func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
-	// Both sides may read standard input if they read it for the same file.
-	if err := oneStdin(append(append(c.names(), c.NewConfig), c.NewSnapshot...)...); err != nil {
-		return nil, nil, err
-	}
-	start, err := e.rereading(c.names(), int64(c.Limit))
-	if err != nil {
-		return nil, nil, err
-	}
 	other := c.input
 	if c.NewConfig != "" {
 		other.setConfig(c.NewConfig)
@@ -132,7 +124,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	if c.NewMode != nil {
 		other.Mode, other.modeFlag = c.NewMode, "--new-mode"
 	}
-	return e.sides(start, c.withoutOverlay(), other)
+	return e.sides(c.withoutOverlay(), other)
 }
 
 // finishBoth prints the findings of both sides, each with the positions in its own files. It

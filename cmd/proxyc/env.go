@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
@@ -40,7 +41,8 @@ type env struct {
 	progress  *terminal.Progress
 	// standIns are those of all snapshots that the command reads. Output contains their names.
 	standIns *assume.StandIns
-	fetched  *[]byte // objects of an API server
+	fetched  []byte        // objects of an API server
+	input    *review.Stdin // stdin, which can be read again
 }
 
 func osEnv() *env {
@@ -99,7 +101,7 @@ func (e *env) forPeople() (shown *env, begin func(text bool), end func()) {
 	visibleOut, visibleErr := terminal.NewWriter(shown.stdout), terminal.NewWriter(shown.stderr)
 	visibleOut.Format(false, e.columnsOut)
 	visibleErr.Format(e.colourErr, e.columnsErr)
-	shown.standIns, shown.fetched = new(assume.StandIns), new([]byte)
+	shown.standIns, shown.input = new(assume.StandIns), &review.Stdin{Reader: e.stdin}
 	out, err := assume.NewWriter(visibleOut, shown.standIns), assume.NewWriter(visibleErr, shown.standIns)
 	shown.stdout, shown.stderr = out, err
 	begin = func(text bool) {

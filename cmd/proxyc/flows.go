@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"runtime/debug"
 
@@ -26,7 +25,7 @@ type flowsCmd struct {
 
 // Run relates flows to Services. Those that the rules would forward otherwise now are exit code 1.
 func (c *flowsCmd) Run(e *env, k *kong.Context) error {
-	if err := errors.Join(c.check(k), oneStdin(append(c.names(), c.IR, c.File)...)); err != nil {
+	if err := c.check(k); err != nil {
 		return err
 	}
 	if c.File == "" {

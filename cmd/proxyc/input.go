@@ -151,11 +151,9 @@ func (e *env) findNode(from string, j *review.Input) {
 
 // read reads configuration and snapshot into j, and reports whether its findings allow to continue.
 func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
-	if err := oneStdin(in.names()...); err != nil {
-		return false, err
-	}
 	j.Reader.Namespace = in.namespace
-	files := review.Files{System: e.files, Stdin: e.stdin, Exclude: in.Exclude}
+	files := e.inputs()
+	files.Exclude = in.Exclude
 	resolved, findings := in.Resolve(files.ReadFile, in.Strict)
 	for i := range findings {
 		if f := &findings[i]; in.modeFlag != "" && f.Object == "--mode" {
@@ -226,13 +224,13 @@ func (in *input) check(usable bool) error {
 }
 
 // sides loads the two sides of a comparison, neither with the files of which only one side knows the objects.
-func (e *env) sides(start func() *env, before, after input) (was, is *review.Input, err error) {
+func (e *env) sides(before, after input) (was, is *review.Input, err error) {
 	for before.compared, after.compared = true, true; ; {
 		*e.standIns = assume.StandIns{Balance: true}
-		if was, err = before.load(start()); err != nil && !errors.Is(err, errReported) {
+		if was, err = before.load(e); err != nil && !errors.Is(err, errReported) {
 			return nil, nil, err
 		}
-		is, wrong := after.load(start()) // whatever the first side has, to report what is wrong with both
+		is, wrong := after.load(e) // whatever the first side has, to report what is wrong with both
 		if err = cmp.Or(err, wrong); err != nil {
 			return was, is, err
 		}
@@ -262,8 +260,8 @@ func (in *input) online() bool {
 // fetch returns the objects of an API server. A command reads them only once, so that its two sides
 // have the same.
 func (e *env) fetch(kubeconfig, name string) ([]byte, error) {
-	if e.fetched != nil && *e.fetched != nil {
-		return *e.fetched, nil
+	if e.fetched != nil {
+		return e.fetched, nil
 	}
 	e.doing("reading the cluster")
 	cluster, err := (&clusterFlags{kubeconfig, name}).cluster(slog.New(slog.DiscardHandler))
@@ -276,10 +274,8 @@ func (e *env) fetch(kubeconfig, name string) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	err = objects.Write(&out)
-	if e.fetched != nil {
-		*e.fetched = out.Bytes()
-	}
-	return out.Bytes(), err
+	e.fetched = out.Bytes()
+	return e.fetched, err
 }
 
 // names returns the files of the input.
@@ -318,7 +314,7 @@ func (e *env) finish(j *review.Input, err error) error {
 }
 
 // inputs returns the file reader of commands.
-func (e *env) inputs() review.Files { return review.Files{System: e.files, Stdin: e.stdin} }
+func (e *env) inputs() review.Files { return review.Files{System: e.files, Stdin: e.input} }
 
 // readSnapshot reads a snapshot into j, and shows progress.
 func (e *env) readSnapshot(j *review.Input, names []string, limit int64) bool {
@@ -394,9 +390,6 @@ func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 
 // written reads the Programs of --ir, which determine the node.
 func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
-	if err := oneStdin(append(c.names(), c.IR)...); err != nil {
-		return nil, ir.Programs{}, err
-	}
 	left := cmp.Or(int64(c.Limit), files.Unlimited)
 	text, err := e.inputs().Read(c.IR, &left)
 	if err != nil {
@@ -416,30 +409,4 @@ func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 	}
 	j.Facts.NodeName, j.OnlyHere = programs.IPv4.Node.Name, true
 	return j, programs, nil
-}
-
-// oneStdin rejects standard input for more than one file, since the second would be empty.
-func oneStdin(names ...string) error {
-	if first := slices.Index(names, review.StandardInput); first >= 0 && slices.Contains(names[first+1:], review.StandardInput) {
-		return errors.New("standard input can be used only once")
-	}
-	return nil
-}
-
-// rereading returns a function that returns an env in which standard input, if it is among names,
-// can be read again.
-func (e *env) rereading(names []string, limit int64) (func() *env, error) {
-	if !slices.Contains(names, review.StandardInput) {
-		return func() *env { return e }, nil
-	}
-	left := cmp.Or(limit, files.Unlimited)
-	data, err := files.ReadFrom(e.stdin, 0, &left)
-	if errors.Is(err, files.ErrTooMuch) {
-		err = files.TooMuch("standard input", limit)
-	}
-	return func() *env {
-		again := *e
-		again.stdin = bytes.NewReader(data)
-		return &again
-	}, err
 }

@@ -22,17 +22,9 @@ type migrateCmd struct {
 
 // Run prints how another mode changes a cluster, and the steps of the migration.
 func (c *migrateCmd) Run(e *env) error {
-	names := append(c.names(), c.Dump...)
-	if err := oneStdin(names...); err != nil {
-		return err
-	}
-	start, err := e.rereading(names, int64(c.Limit))
-	if err != nil {
-		return err
-	}
 	c.asWritten, c.anyNode, c.node = true, c.chosen() || c.ToRelease != 0, c.one()
 	if c.ToRelease != 0 {
-		return c.upgrade(start)
+		return c.upgrade(e)
 	}
 	side := func(flag, mode string) (*review.Input, error) {
 		in := c.input
@@ -42,7 +34,7 @@ func (c *migrateCmd) Run(e *env) error {
 			}
 			in.Mode, in.modeFlag = &mode, flag
 		}
-		return in.load(start())
+		return in.load(e)
 	}
 	was, err := side("--from", c.From)
 	if err != nil {
@@ -76,14 +68,14 @@ func (c *migrateCmd) Run(e *env) error {
 }
 
 // upgrade prints what to do before kube-proxy of another release starts.
-func (c *migrateCmd) upgrade(start func() *env) error {
-	j, err := c.load(start())
+func (c *migrateCmd) upgrade(e *env) error {
+	j, err := c.load(e)
 	if err != nil {
 		return err
 	}
-	is, found := resolveHere(&c.Flags, c.ToRelease, start().inputs().ReadFile, c.Strict)
+	is, found := resolveHere(&c.Flags, c.ToRelease, e.inputs().ReadFile, c.Strict)
 	u := migrate.NewUpgrade(j, is, found, c.ToRelease, migrate.Arguments(deref(c.Config), c.Snapshot, c.online()))
-	if err := start().print(c.Output, u.WriteText, u.WriteJSON); err != nil || u.Empty() {
+	if err := e.print(c.Output, u.WriteText, u.WriteJSON); err != nil || u.Empty() {
 		return err
 	}
 	return errFindings

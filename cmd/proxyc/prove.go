@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,17 +48,8 @@ func (c *comparingTime) limit(ctx context.Context) (context.Context, context.Can
 // Run compares two sides for every first packet.
 func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	ctx := context.Background()
-	names := slices.Concat(c.names(), proof.FilesOf(c.A), proof.FilesOf(c.B))
-	if err := oneStdin(names...); err != nil {
-		return err
-	}
-	// The configuration is read again for each mode.
-	start, err := e.rereading(names, int64(c.Limit))
-	if err != nil {
-		return err
-	}
 	c.node = c.Node
-	j, err := c.load(start())
+	j, err := c.load(e)
 	if err != nil {
 		return err
 	}
@@ -70,7 +60,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	programs := j.Compile()
 	var sides [2]*proof.Side
 	for i, name := range [...]string{c.A, c.B} {
-		if sides[i], err = c.side(ctx, start(), j, programs, name); err != nil {
+		if sides[i], err = c.side(ctx, e, j, programs, name); err != nil {
 			return e.finish(j, err)
 		}
 	}

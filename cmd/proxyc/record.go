@@ -14,7 +14,7 @@ import (
 
 type recordCmd struct {
 	clusterFlags
-	Out string `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Output: a new file; - for standard output."`
+	Out string `short:"o" name:"output" writes:"" default:"-" placeholder:"FILE" help:"Output: a new file; - for standard output."`
 }
 
 // Run records until a signal arrives.

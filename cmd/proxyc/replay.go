@@ -28,7 +28,7 @@ type replayCmd struct {
 	Prove       bool       `help:"Prove the rules of changed Services for every first packet. Exit 1 if they differ."`
 	Netns       string     `placeholder:"NAME" help:"Write the rules in a network namespace of ip netns; requires root."`
 	Variant     string     `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables to use with --netns."`
-	SnapshotOut string     `name:"snapshot-out" placeholder:"FILE" help:"Write the objects at the end, in the form of snapshot."`
+	SnapshotOut string     `name:"snapshot-out" writes:"" placeholder:"FILE" help:"Write the objects at the end, in the form of snapshot."`
 	NodeAddress []string   `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. May be repeated."`
 	Limit       help.Bytes `name:"recording-limit" default:"1Gi" placeholder:"BYTES" help:"Limit of the size of the recording; 0: no limit."`
 	Output      string     `short:"o" default:"text" placeholder:"FORMAT" help:"Output for each change: text, wide, stat, none, ir, or a text of the mode. Formats text and wide show the flows that differ. Formats ir and those of the mode show the lines that differ."`
@@ -44,9 +44,6 @@ func (c *replayCmd) Run(e *env) (err error) {
 			return err
 		}
 		return replay.Enter(c.Netns) // which runs this command again with --entered
-	}
-	if err := oneStdin(deref(c.Config), c.File, c.Packets); err != nil {
-		return err
 	}
 	p, err := c.player(ctx, e)
 	if err != nil {

@@ -81,7 +81,7 @@ func (c *reportCmd) check(e *env) error {
 			return fmt.Errorf("-o: must be html, markdown, or a file with suffix .html, .md or .sarif, got %q", output)
 		}
 	}
-	return oneStdin(append(append(c.names(), c.Contracts...), c.Packets)...)
+	return nil
 }
 
 // write writes all outputs.
@@ -100,18 +100,10 @@ func (c *reportCmd) write(e *env, r *report.Report) (err error) {
 
 // sides loads the reported input, and the previous one, which is nil without a comparison.
 func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
-	names := append(append(c.names(), c.AgainstConfig), c.Against...)
-	if err := oneStdin(names...); err != nil {
-		return nil, nil, err
-	}
-	start, err := e.rereading(names, int64(c.Limit))
-	if err != nil {
-		return nil, nil, err
-	}
 	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
 	c.asWritten, c.anyNode, c.node = true, true, c.one()
 	if !compared {
-		is, err = c.load(start())
+		is, err = c.load(e)
 		return nil, is, err
 	}
 	before := c.withoutOverlay()
@@ -121,5 +113,5 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 	if c.AgainstConfig != "" {
 		before.setConfig(c.AgainstConfig)
 	}
-	return e.sides(start, before, c.input)
+	return e.sides(before, c.input)
 }

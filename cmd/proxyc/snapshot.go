@@ -41,11 +41,11 @@ type snapshotCmd struct {
 	Limit     help.Bytes `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
 	Live      bool       `help:"Read the objects of the daemon that writes this node's rules."`
 	Socket    string     `name:"status-socket" placeholder:"PATH" help:"Read the objects of the daemon at this socket."`
-	Out       string     `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Output file, compressed if it ends in .gz; - for standard output."`
+	Out       string     `short:"o" name:"output" writes:"" default:"-" placeholder:"FILE" help:"Output file, compressed if it ends in .gz; - for standard output."`
 	Redact    bool       `help:"Replace names, labels and addresses by stand-ins. Stand-ins reveal only equality, order, and which address is in which range."`
-	StandIns  string     `name:"stand-ins" placeholder:"FILE" help:"Write each stand-in with its original (with --redact). Keep this file private."`
+	StandIns  string     `name:"stand-ins" writes:"" placeholder:"FILE" help:"Write each stand-in with its original (with --redact). Keep this file private."`
 	Config    string     `short:"c" placeholder:"FILE" help:"Configuration to redact with the snapshot, for --config-out. A daemon supplies its own."`
-	ConfigOut string     `name:"config-out" placeholder:"FILE" help:"Output file of the effective configuration."`
+	ConfigOut string     `name:"config-out" writes:"" placeholder:"FILE" help:"Output file of the effective configuration."`
 }
 
 // content is the content of a snapshot.
@@ -111,10 +111,7 @@ func (c *snapshotCmd) check() error {
 	case c.ConfigOut != "" && c.Config == "" && !live:
 		return errors.New("--config-out: requires --config or --status-socket")
 	}
-	if err := c.checkOutputs(); err != nil {
-		return err
-	}
-	return oneStdin(append([]string{c.Config}, c.Snapshot...)...)
+	return c.checkOutputs()
 }
 
 // checkOutputs rejects equal destinations, in particular for the originals and the redacted

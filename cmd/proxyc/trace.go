@@ -78,9 +78,6 @@ func (c *traceCmd) expected(e *env) (list []trace.Expectation, unread error) {
 	if c.Packets == "" {
 		return []trace.Expectation{{From: c.From, To: c.To, Expect: c.Expect}}, nil
 	}
-	if err := oneStdin(append(c.names(), c.IR, c.Packets)...); err != nil {
-		return nil, err
-	}
 	list, unread = trace.ReadPackets(e.inputs(), c.Packets, int64(c.Limit))
 	for i := range list {
 		list[i].From, list[i].To = c.pod(list[i].From), c.service(list[i].To)

@@ -50,6 +50,7 @@ func Parse(k *kong.Kong, args []string) (p Parsed) {
 		if err == nil {
 			p.Verb = p.Selected().Path()
 			noteRepeated(p.Path, note)
+			p.noteStdin(note)
 			if p.Verb != daemonVerb {
 				p.noteNameless(note)
 			}
@@ -91,6 +92,32 @@ func noteRepeated(path []*kong.Path, note func(error)) {
 			note(fmt.Errorf("--%s: can be used only once", at.Flag.Name))
 		}
 		seen[at.Flag] = true
+	}
+}
+
+// noteStdin reports standard input as the value of several flags and arguments, since the second file would be empty. Those
+// tagged writes name an output.
+func (p *Parsed) noteStdin(note func(error)) {
+	values := slices.Clone(p.Selected().Positional)
+	for _, f := range p.Flags() {
+		values = append(values, f.Value)
+	}
+	used := 0
+	for _, v := range values {
+		names := []string{ValueText(v.Target)}
+		if list, is := v.Target.Interface().([]string); is {
+			names = list
+		} else if _, list, is := strings.Cut(names[0], ":"); is && v.Tag.PlaceHolder == "SIDE" { // dump:FILE,FILE
+			names = strings.Split(list, ",")
+		}
+		for _, name := range names {
+			if name == "-" && !v.Tag.Has("writes") {
+				used++
+			}
+		}
+	}
+	if used > 1 {
+		note(errors.New("standard input can be used only once"))
 	}
 }
 

@@ -24,8 +24,27 @@ const StandardInput = "-"
 // Files reads the files of a command. The name "-" is standard input.
 type Files struct {
 	System  files.System
-	Stdin   io.Reader
+	Stdin   *Stdin
 	Exclude []string // patterns of names in directories
+}
+
+// Stdin is standard input. Both sides of a comparison may read it for the same file, so it is kept.
+type Stdin struct {
+	io.Reader
+	read bool
+	data []byte
+	err  error
+}
+
+// all returns the whole input, as files.ReadFrom does.
+func (s *Stdin) all(left *int64) ([]byte, error) {
+	if s.read {
+		*left -= int64(len(s.data))
+		return s.data, s.err
+	}
+	s.read = true
+	s.data, s.err = files.ReadFrom(s, 0, left)
+	return s.data, s.err
 }
 
 // configLimit is the maximum size of a configuration file in bytes. The API server accepts objects
@@ -45,7 +64,7 @@ func (f Files) ReadFile(name string) ([]byte, error) {
 // Read reads a file as files.Read does, or standard input for "-".
 func (f Files) Read(name string, left *int64) ([]byte, error) {
 	if name == StandardInput {
-		return files.ReadFrom(f.Stdin, 0, left)
+		return f.Stdin.all(left)
 	}
 	return files.Read(f.System, name, left)
 }

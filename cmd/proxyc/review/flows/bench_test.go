@@ -45,7 +45,7 @@ func BenchmarkFlows(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		from := review.Files{Stdin: &repeated{text.String(), all / lines, strings.NewReader(text.String())}}
+		from := review.Files{Stdin: &review.Stdin{Reader: &repeated{text.String(), all / lines, strings.NewReader(text.String())}}}
 		if err := r.Write(io.Discard, from, review.StandardInput, false, false); err != nil || r.counts[1]+r.counts[3] != all {
 			b.Fatalf("%v, %v", err, r.counts)
 		}

@@ -180,7 +180,7 @@ func (r *Review) Write(w io.Writer, files review.Files, name string, asJSON, all
 }
 
 func (r *Review) read(files review.Files, name string) error {
-	from := files.Stdin
+	from := io.Reader(files.Stdin)
 	switch name {
 	case "":
 		return errors.Join(conntrack.Each(ir.IPv4, r.add), conntrack.Each(ir.IPv6, r.add))

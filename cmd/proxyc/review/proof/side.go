@@ -141,17 +141,6 @@ const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live[:PATH] or kern
 // Kernel names the side of the rules in this node's kernel.
 const Kernel = "kernel"
 
-// FilesOf returns the files of a side.
-func FilesOf(name string) []string {
-	switch kind, arg, _ := strings.Cut(name, ":"); kind {
-	case "ir":
-		return []string{arg}
-	case "dump":
-		return strings.Split(arg, ",")
-	}
-	return nil
-}
-
 // Reader reads sides.
 type Reader struct {
 	Input    *review.Input
@@ -197,7 +186,7 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 		return d, nil
 	case kind == "dump" && arg != "":
 		dumped := dumpFiles{Side: d, programs: r.Programs}
-		for _, file := range FilesOf(name) {
+		for _, file := range strings.Split(arg, ",") {
 			text, err := read(file)
 			if err != nil {
 				return nil, err
