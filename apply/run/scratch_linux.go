@@ -1,13 +1,11 @@
 package run
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
 	"os/exec"
 	"runtime"
-	"strings"
 	"syscall"
 )
 
@@ -38,48 +36,9 @@ func World(ctx context.Context, stdout, stderr io.Writer, name string, args ...s
 	return nil
 }
 
-// A Child is a running program that replies line by line.
-type Child struct {
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	answers *bufio.Reader
-}
-
-// Beside starts a program, in a new network namespace if network is set.
-func Beside(ctx context.Context, stderr io.Writer, network bool, name string, args ...string) (*Child, error) {
+// Beside starts a program that ends with ctx or on its own.
+func Beside(ctx context.Context, stderr io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stderr = stderr
-	if network {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	return &Child{cmd, in, bufio.NewReader(out)}, nil
-}
-
-// PID returns the process ID.
-func (c *Child) PID() int { return c.cmd.Process.Pid }
-
-// Ask writes a line to the program, and returns the next line that it prints.
-func (c *Child) Ask(line string) (answer string, err error) {
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		return "", err
-	}
-	answer, err = c.answers.ReadString('\n')
-	return strings.TrimSuffix(answer, "\n"), err
-}
-
-// Kill kills the program and waits until it has exited.
-func (c *Child) Kill() {
-	c.cmd.Process.Kill() // an error means that it has exited
-	c.cmd.Wait()
+	return cmd.Start()
 }

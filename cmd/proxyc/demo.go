@@ -25,7 +25,7 @@ type demoCmd struct {
 	Write help.Directory `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory."`
 	Force bool           `help:"Overwrite existing files (with --write)."`
 	Live  bool           `help:"Run a small cluster in separate network namespaces. It has real rules and connections, an endpoint that fails, and a foreign rule. It requires root and Linux, and leaves nothing behind."`
-	Part  string         `hidden:"" enum:",node,pod" default:"" help:"Which process of --live this is."`
+	Part  string         `hidden:"" enum:",node" default:"" help:"Which process of --live this is."`
 }
 
 // demoPackets are the packets that the demo traces.
@@ -141,11 +141,8 @@ func (c *demoCmd) live(e *env) (err error) {
 	return err
 }
 
-// play runs a process of the live demo.
+// play runs the node of the live demo.
 func (c *demoCmd) play(e *env) error {
-	if c.Part == "pod" {
-		return demo.Pod(e.stdin, e.stdout)
-	}
 	err := demo.Node(context.Background(), e.stdout, e.stderr, c.Mode)
 	if errors.Is(err, demo.ErrDiffers) {
 		return errFindings // already printed

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,10 +29,10 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// The live demo has three kinds of processes. The process that the user starts creates the
+// The live demo has three processes. The process that the user starts creates the
 // namespaces and waits; when either side ends, the kernel removes everything. The first process
-// inside is the node: a daemon maintains the rules in its network namespace. Each pod is a process
-// with its own network namespace.
+// inside is the node, and the third one the daemon that maintains its rules. Each pod is a thread of
+// the node with its own network namespace.
 
 // Unsupported is why the demo is not supported on this system; nil if it is.
 var Unsupported error
@@ -62,7 +63,7 @@ func Node(ctx context.Context, out, errs io.Writer, mode string) error {
 	if os.Getpid() != 1 {
 		return errors.New("--part: is only for --live")
 	}
-	n := &liveNode{out: out, errors: errs, mode: mode, dir: "/run/demo", pods: map[string]*livePod{}}
+	n := &liveNode{out: out, errors: errs, mode: mode, dir: "/run/demo", pods: map[string]*pod{}}
 	return n.play(ctx)
 }
 
@@ -73,20 +74,13 @@ type liveNode struct {
 	mode    string
 	dir     string // for files, in its own file system
 	self    string
-	pods    map[string]*livePod
+	pods    map[string]*pod
 	differs bool         // a connection differed from its trace
 	log     lockedBuffer // of the daemon
 }
 
-// livePod is a pod or an external machine.
-type livePod struct {
-	*proc.Child
-	name string
-	addr netip.Addr
-}
-
 // source returns the pod as a source for trace: its veth has its name on the node.
-func (p *livePod) source() string { return p.addr.String() + "@" + p.name }
+func (p *pod) source() string { return p.addr.String() + "@" + p.name }
 
 var (
 	liveNodeAddr = netip.MustParseAddr("192.0.2.11") // to the outside
@@ -105,9 +99,9 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
 	n.printf("# One node, three pods and an external client, each in its own network namespace")
-	for _, p := range []*livePod{{name: "web-1", addr: netip.MustParseAddr("10.244.1.10")}, {name: "web-2", addr: netip.MustParseAddr("10.244.1.11")},
+	for _, p := range []*pod{{name: "web-1", addr: netip.MustParseAddr("10.244.1.10")}, {name: "web-2", addr: netip.MustParseAddr("10.244.1.11")},
 		{name: "shopper", addr: netip.MustParseAddr("10.244.1.20")}, {name: "outside", addr: netip.MustParseAddr("192.0.2.200")}} {
-		if err := n.start(ctx, p); err != nil {
+		if err := n.start(p); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		n.printf("%-8s %s", p.name, p.addr)
@@ -117,7 +111,7 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	}
 	n.printf("\n# proxyc watch writes the node's rules (%s)", n.mode)
 	began := time.Now()
-	if _, err := proc.Beside(ctx, &n.log, false, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket(), "--service-metrics=services"); err != nil {
+	if err := proc.Beside(ctx, &n.log, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket(), "--service-metrics=services"); err != nil {
 		return err
 	}
 	var st status.Status
@@ -182,35 +176,6 @@ nftables: {minSyncPeriod: 0s}
 `, n.mode)
 }
 
-// start starts a pod, connected to the node.
-func (n *liveNode) start(ctx context.Context, p *livePod) (err error) {
-	if p.Child, err = proc.Beside(ctx, n.errors, true, n.self, "demo", "--part=pod"); err != nil {
-		return err
-	}
-	n.pods[p.name] = p
-	gate := livePodGate
-	if p.name == "outside" {
-		gate = liveNodeAddr
-	}
-	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: p.name}, PeerName: "eth0", PeerNamespace: netlink.NsPid(p.PID())}
-	if err := netlink.LinkAdd(link); err != nil {
-		return fmt.Errorf("cable: %w", err)
-	}
-	err = errors.Join(netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(gate)}), netlink.LinkSetUp(link),
-		netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Dst: hostNet(p.addr), Scope: netlink.SCOPE_LINK, Src: gate.AsSlice()}))
-	if p.name == "outside" { // default route of external machines
-		err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Gw: p.addr.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
-	}
-	if err != nil {
-		return fmt.Errorf("cable: %w", err)
-	}
-	answer, err := p.Ask(fmt.Sprintf("up %s %s %s", p.name, p.addr, gate))
-	if err == nil && answer != "ready" {
-		err = errors.New(answer)
-	}
-	return err
-}
-
 func hostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
@@ -262,18 +227,15 @@ func (n *liveNode) trace(from, to string) (trace.Trace, error) {
 const tries = 20
 
 // connect opens connections, and returns the distinct results.
-func (n *liveNode) connect(from, to string) (got []string, err error) {
+func (n *liveNode) connect(from, to string) (got []string) {
 	for range tries {
-		answer, err := n.pods[from].Ask("get " + to)
-		if err != nil {
-			return nil, err
-		}
+		answer := n.pods[from].get(to)
 		if got = append(got, answer); !strings.HasPrefix(answer, "by ") {
 			break // a rejected or dropped connection always is
 		}
 	}
 	slices.Sort(got)
-	return slices.Compact(got), nil
+	return slices.Compact(got)
 }
 
 // compare traces a connection, opens it, and prints whether the results are equal.
@@ -286,10 +248,7 @@ func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
 	if err := t.WriteText(n.out); err != nil {
 		return err
 	}
-	got, err := n.connect(from, to)
-	if err != nil {
-		return err
-	}
+	got := n.connect(from, to)
 	n.printf("  actual: %s", strings.Join(got, "; "))
 	if want := n.expected(&t, from); !slices.Equal(got, want) {
 		n.differs = true
@@ -324,7 +283,7 @@ func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
 // killEndpoint kills a pod, and then removes it from the EndpointSlice.
 func (n *liveNode) killEndpoint(ctx context.Context) error {
 	n.printf("\n# Pod web-2 is killed")
-	n.pods["web-2"].Kill()
+	n.pods["web-2"].kill()
 	if err := n.cluster("web-1"); err != nil {
 		return err
 	}
@@ -367,10 +326,7 @@ func (n *liveNode) foreignRule(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	got, err := n.connect("shopper", "10.96.0.10:80")
-	if err != nil {
-		return err
-	}
+	got := n.connect("shopper", "10.96.0.10:80")
 	n.printf("  actual: %s\n\n# The rule that drops it: proxyc trace --kernel", strings.Join(got, "; "))
 	out, err := proc.Run(ctx, nil, n.self, "trace", "--kernel", "--status-socket", n.socket(), "--from", n.pods["shopper"].source(), "--to", "10.96.0.10:80")
 	if failed, ok := errors.AsType[*proc.Error](err); err != nil && (!ok || failed.Code != codeDiffers) {
@@ -383,65 +339,118 @@ func (n *liveNode) foreignRule(ctx context.Context) error {
 	return nil
 }
 
-// Pod executes commands of the node. A pod's network namespace is this process's.
-func Pod(in io.Reader, out io.Writer) error {
-	for lines := bufio.NewScanner(in); lines.Scan(); {
-		words := strings.Fields(lines.Text())
-		answer := "unsupported"
-		switch {
-		case len(words) == 4 && words[0] == "up":
-			answer = "ready"
-			if err := podUp(words[1], words[2], words[3]); err != nil {
-				answer = err.Error()
-			}
-		case len(words) == 2 && words[0] == "get":
-			answer = podGet(words[1])
-		}
-		if _, err := fmt.Fprintln(out, answer); err != nil {
-			return err
-		}
-	}
-	return nil
+// pod is a machine in the demo: the thread of a goroutine, which has its own network namespace.
+type pod struct {
+	name string
+	addr netip.Addr
+	jobs chan func()
+	http net.Listener
 }
 
-// podUp configures the pod's address and its route to the node, and serves port 8080.
-func podUp(name, addr, gate string) error {
-	self, err := netip.ParseAddr(addr)
-	if err != nil {
+// start starts a pod in a new network namespace, connected to the node.
+func (n *liveNode) start(p *pod) error {
+	gate, outside := livePodGate, p.name == "outside"
+	if outside {
+		gate = liveNodeAddr
+	}
+	p.jobs = make(chan func())
+	var thread int
+	unshared := make(chan error)
+	go func() {
+		runtime.LockOSThread() // until the goroutine ends, which ends the thread
+		thread = unix.Gettid()
+		unshared <- unix.Unshare(unix.CLONE_NEWNET)
+		for job := range p.jobs {
+			job()
+		}
+	}()
+	if err := <-unshared; err != nil {
 		return err
 	}
-	by, err := netip.ParseAddr(gate)
-	if err != nil {
-		return err
+	n.pods[p.name] = p
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: p.name}, PeerName: "eth0", PeerNamespace: netlink.NsPid(thread)}
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("cable: %w", err)
 	}
+	err := errors.Join(netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(gate)}), netlink.LinkSetUp(link),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Dst: hostNet(p.addr), Scope: netlink.SCOPE_LINK, Src: gate.AsSlice()}))
+	if outside { // default route of external machines
+		err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Gw: p.addr.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
+	}
+	if err != nil {
+		return fmt.Errorf("cable: %w", err)
+	}
+	p.inside(func() { err = p.up(gate) })
+	return err
+}
+
+// inside runs a function in the namespace of the pod.
+func (p *pod) inside(f func()) {
+	done := make(chan struct{})
+	p.jobs <- func() { f(); close(done) }
+	<-done
+}
+
+// up configures the pod's address and its route to the node, and serves port 8080.
+func (p *pod) up(gate netip.Addr) error {
 	lo, err1 := netlink.LinkByName("lo")
 	eth, err2 := netlink.LinkByName("eth0")
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	index := eth.Attrs().Index
-	err = errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(eth, &netlink.Addr{IPNet: hostNet(self)}), netlink.LinkSetUp(eth),
-		netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: hostNet(by), Scope: netlink.SCOPE_LINK}),
-		netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: by.AsSlice()}))
+	err := errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(eth, &netlink.Addr{IPNet: hostNet(p.addr)}), netlink.LinkSetUp(eth),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: hostNet(gate), Scope: netlink.SCOPE_LINK}),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gate.AsSlice()}))
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp4", ":8080")
-	if err != nil {
+	if p.http, err = net.Listen("tcp4", ":8080"); err != nil {
 		return err
 	}
 	go func() {
 		for {
-			conn, err := l.Accept()
+			conn, err := p.http.Accept()
 			if err != nil {
 				return
 			}
 			client, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-			fmt.Fprintf(conn, "by %s, client address %s\n", name, client)
+			fmt.Fprintf(conn, "by %s, client address %s\n", p.name, client)
 			conn.Close()
 		}
 	}()
 	return nil
+}
+
+// kill ends the pod, and the namespace with it.
+func (p *pod) kill() {
+	p.http.Close()
+	close(p.jobs)
+}
+
+// get returns the result of a connection.
+func (p *pod) get(to string) (result string) {
+	p.inside(func() { result = connection(to) })
+	return result
+}
+
+func connection(to string) string {
+	conn, err := net.DialTimeout("tcp4", to, 1500*time.Millisecond)
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return "refused"
+	case isTimeout(err):
+		return "no answer"
+	case err != nil:
+		return err.Error()
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(answer)
 }
 
 func isTimeout(err error) bool {
@@ -465,24 +474,4 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
-}
-
-// podGet returns the result of a connection.
-func podGet(to string) string {
-	conn, err := net.DialTimeout("tcp4", to, 1500*time.Millisecond)
-	switch {
-	case errors.Is(err, unix.ECONNREFUSED):
-		return "refused"
-	case isTimeout(err):
-		return "no answer"
-	case err != nil:
-		return err.Error()
-	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
-	answer, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(answer)
 }

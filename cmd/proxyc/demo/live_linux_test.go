@@ -154,7 +154,7 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 			t.Parallel()
 			d := startDemo(t)
 			applytest.Until(d.t, 0, "rules", func() bool { return strings.Contains(d.out.String(), "applied after") })
-			if n := len(d.processes()); n < 6 {
+			if n := len(d.processes()); n < 3 {
 				t.Fatalf("%d processes: %v", n, d.processes())
 			}
 			if err := ends.how(d); err != nil {

@@ -11,7 +11,6 @@ import (
 // Unsupported is why the demo is not supported on this system.
 var Unsupported = errors.New("--live: only on Linux, which has network namespaces")
 
-// Run returns Unsupported, like Node and Pod.
+// Run returns Unsupported, like Node.
 func Run(context.Context, io.Writer, io.Writer, string) (int, error) { return 0, Unsupported }
 func Node(context.Context, io.Writer, io.Writer, string) error       { return Unsupported }
-func Pod(io.Reader, io.Writer) error                                 { return Unsupported }
