@@ -12,7 +12,6 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/ir"
 )
 
 type compileCmd struct {
@@ -87,12 +86,13 @@ func (c *compileCmd) allNodes(e *env, job *review.Input) error {
 	if len(nodes) == 0 {
 		return e.finish(job, errors.New("--all-nodes: the snapshot has no Node"))
 	}
-	var err error
-	job.CompileNodes(nodes, func(i int, programs ir.Programs) bool {
+	for i, programs := range job.CompileNodes(nodes) {
 		job.CheckAddrs(nodes[i], programs)
-		err = review.WriteDir(e.files, filepath.Join(string(c.OutDir), nodes[i].NodeName), programs, c.Explain)
-		return err == nil
-	})
+		if err := review.WriteDir(e.files, filepath.Join(string(c.OutDir), nodes[i].NodeName), programs, c.Explain); err != nil {
+			job.WarnRefused()
+			return e.finish(job, err)
+		}
+	}
 	job.WarnRefused()
-	return e.finish(job, err)
+	return e.finish(job, nil)
 }

@@ -49,7 +49,7 @@ func (c *reportCmd) Run(e *env) error {
 	} else if r.Diff != nil {
 		r.Diff.Wrong = wrong
 	}
-	from := &r.Source
+	from := &r.Page
 	from.Cluster, from.Inputs, from.Before = cmp.Or(c.Cluster, c.Context), report.Named(c.names()...), report.Named(append([]string{c.AgainstConfig}, c.Against...)...)
 	if len(from.Before) == 0 && len(c.Overlay) > 0 {
 		before := c.withoutOverlay()

@@ -151,9 +151,9 @@ func (f Files) reach(name string) [sha256.Size]byte {
 	return [sha256.Size]byte(all.Sum(nil))
 }
 
-// Newest returns the modification time of the newest of files, or of those in directories; zero if
+// newest returns the modification time of the newest of files, or of those in directories; zero if
 // unknown, as for standard input.
-func (f Files) Newest(names []string) (at time.Time) {
+func (f Files) newest(names []string) (at time.Time) {
 	for _, name := range names {
 		if name == StandardInput {
 			return time.Time{}
@@ -172,16 +172,19 @@ func (f Files) Newest(names []string) (at time.Time) {
 }
 
 // Date returns the date of a report: SOURCE_DATE_EPOCH, as in reproducible builds, or else that of the
-// newest file. It does not depend on the time of the report.
-func (f Files) Date(names []string) (time.Time, error) {
+// newest file; "" if unknown. It does not depend on the time of the report.
+func (f Files) Date(names []string) (string, error) {
 	const name = "SOURCE_DATE_EPOCH"
-	text := os.Getenv(name)
-	if text == "" {
-		return f.Newest(names), nil
+	at := f.newest(names)
+	if text := os.Getenv(name); text != "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return "", fmt.Errorf("%s: must be a number of seconds, got %q", name, text)
+		}
+		at = time.Unix(seconds, 0)
 	}
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%s: must be a number of seconds, got %q", name, text)
+	if at.IsZero() {
+		return "", nil
 	}
-	return time.Unix(seconds, 0), nil
+	return at.UTC().Format(time.RFC3339), nil
 }

@@ -373,21 +373,14 @@ func hasNodePort(s ir.Service) bool {
 	return slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Kind == ir.NodePort })
 }
 
-// CompileNodes compiles for consecutive nodes until yield returns false. Work that does not depend
-// on the node is done once.
-func (j *Input) CompileNodes(nodes []compiler.Facts, yield func(i int, programs ir.Programs) bool) {
-	compiler.CompileNodes(j.Config, j.Snapshot, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
-		j.addCompiled(diags, nodes[i].NodeName)
-		return yield(i, programs)
-	})
-}
-
-// CompileEach returns a function that compiles for the next node, and one that ends this.
-func (j *Input) CompileEach(nodes []compiler.Facts) (next func() ir.Programs, stop func()) {
-	pull, stop := iter.Pull(func(yield func(ir.Programs) bool) {
-		j.CompileNodes(nodes, func(_ int, programs ir.Programs) bool { return yield(programs) })
-	})
-	return func() ir.Programs { programs, _ := pull(); return programs }, stop
+// CompileNodes compiles for consecutive nodes. Work that does not depend on the node is done once.
+func (j *Input) CompileNodes(nodes []compiler.Facts) iter.Seq2[int, ir.Programs] {
+	return func(yield func(i int, programs ir.Programs) bool) {
+		compiler.CompileNodes(j.Config, j.Snapshot, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
+			j.addCompiled(diags, nodes[i].NodeName)
+			return yield(i, programs)
+		})
+	}
 }
 
 // Pods returns the pod ranges of the cluster, as far as known.

@@ -135,13 +135,12 @@ func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, stand
 		}
 		one.checkClients(j)
 	}
-	j.CompileNodes(nodes, func(i int, programs ir.Programs) bool {
+	for i, programs := range j.CompileNodes(nodes) {
 		r.Nodes = append(r.Nodes, nodes[i].NodeName)
 		for _, p := range programs.All() {
 			r.program(p)
 		}
-		return true
-	})
+	}
 	for _, c := range r.Contracts {
 		c.finish()
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -136,17 +137,11 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	chosen.All = chosen.All || !chosen.Any() && allNodes(was, is)
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
 	var added []compiler.Facts
-	a, b := was.Compile, is.Compile
 	if chosen.Any() {
 		var err error
 		if nodes, added, err = nodesOf(was, is, chosen, facts); err != nil {
 			return nil, err
 		}
-		var stopA, stopB func()
-		a, stopA = was.CompileEach(nodes[0])
-		defer stopA()
-		b, stopB = is.CompileEach(nodes[1])
-		defer stopB()
 	}
 	if len(nodes[0]) == 0 {
 		d.Unknown = append(d.Unknown, "no Node is in both snapshots, so no flow is compared: to apply manifests to a snapshot, pass them with --overlay")
@@ -154,12 +149,15 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	var merged flow.Merger
 	pods, workloads := append(was.Pods(), is.Pods()...), [2]flow.Workloads{was.Workloads(), is.Workloads()}
 	notes := unassumed(was, is, of)
-	for i, n := range nodes[0] {
-		if len(d.Unknown) > 0 {
-			d.Unknown = append(d.Unknown, fmt.Sprintf("%d of %d nodes are compared", i, len(nodes[0])))
-			break
+	next, stop := iter.Pull2(is.CompileNodes(nodes[1]))
+	defer stop()
+	for i, before := range was.CompileNodes(nodes[0]) {
+		n := nodes[0][i]
+		_, after, _ := next()
+		if !chosen.Any() {
+			was.CheckAddrs(was.Facts, before)
+			is.CheckAddrs(is.Facts, after)
 		}
-		before, after := a(), b()
 		where := flow.Network{Here: append(was.PodsOn(n.NodeName), is.PodsOn(nodes[1][i].NodeName)...), Pods: pods, Shown: is.StandIns.Shown, Sides: workloads}
 		if err := d.add(ctx, &merged, n.NodeName, where, before, after, of, compare); err != nil {
 			return nil, err
@@ -167,6 +165,10 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		merged.Add(n.NodeName, notes)
 		for _, f := range ir.Families() {
 			facts.compare(n.NodeName, f, before.Of(f), after.Of(f))
+		}
+		if len(d.Unknown) > 0 && i+1 < len(nodes[0]) {
+			d.Unknown = append(d.Unknown, fmt.Sprintf("%d of %d nodes are compared", i+1, len(nodes[0])))
+			break
 		}
 	}
 	if err := d.addNew(ctx, &merged, was, is, added, pods, of); err != nil {
@@ -239,11 +241,10 @@ func effectOf(before, after []string) flow.Effect {
 // addNew adds the access that new Nodes open, which only the second side has: to their node ports, and
 // to addresses of Services that are theirs.
 func (d *Diff) addNew(ctx context.Context, merged *flow.Merger, was, is *review.Input, nodes []compiler.Facts, pods []netip.Prefix, of func(ir.Name) bool) error {
-	next, stop := is.CompileEach(nodes)
-	defer stop()
-	for _, n := range nodes {
+	for i, programs := range is.CompileNodes(nodes) {
+		n := nodes[i]
 		d.Nodes = append(d.Nodes, n.NodeName)
-		for _, p := range ir.Present(next()) {
+		for _, p := range ir.Present(programs) {
 			where := flow.Network{Here: is.PodsOn(n.NodeName), Pods: pods, Shown: is.StandIns.Shown}
 			services, _, err := flow.CompareOf(ctx, where, nil, atNode(p), of)
 			if err := d.unfinished(n.NodeName, p.Family, err); err != nil {

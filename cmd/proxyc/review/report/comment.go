@@ -142,16 +142,16 @@ func quote(w io.Writer, title string, write func(io.Writer) error) error {
 const shownUnserved = 20
 
 func (r *Report) writeOverview(w io.Writer) {
-	o := &r.overview
+	o := &r.Page.Overview
 	title := "proxyc report"
-	if r.Source.Cluster != "" {
-		title += ": " + lint.Cell(r.Source.Cluster)
+	if r.Page.Cluster != "" {
+		title += ": " + lint.Cell(r.Page.Cluster)
 	}
 	fmt.Fprintf(w, "### %s\n\nMode %s, %s, node %s: **%d Services** with rules, %d without; %d backends behind %s.\n",
 		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
-	if len(r.Source.Inputs) > 0 {
-		fmt.Fprintf(w, "\nInputs: %s", lint.Cell(strings.Join(r.Source.Inputs, ", ")))
-		if date := r.Source.date(); date != "" {
+	if len(r.Page.Inputs) > 0 {
+		fmt.Fprintf(w, "\nInputs: %s", lint.Cell(strings.Join(r.Page.Inputs, ", ")))
+		if date := r.Page.Date; date != "" {
 			fmt.Fprintf(w, ". Date: %s", date)
 		}
 		fmt.Fprintln(w, ".")

@@ -9,7 +9,6 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/cmd/proxyc/page"
@@ -27,13 +26,10 @@ import (
 // Report is a report about a cluster.
 type Report struct {
 	was, is  *review.Input
-	overview page.Overview
-	without  []page.Without
 	findings lint.Report
 	fresh    *lint.Report // findings that the earlier side does not have; nil without an earlier side
 	Diff     *diff.Diff   // nil without an earlier side
-	nodes    []page.Node
-	Source   Source
+	Page     page.Page    // findings and differences are added when it is written
 	checks   Checks
 	results  results
 }
@@ -43,23 +39,6 @@ type Checks struct {
 	Contracts []*contract.Contract
 	Packets   []trace.Expectation
 	Accepted  lint.Suppressions // findings and changes
-}
-
-// Source describes the inputs of a report.
-type Source struct {
-	Cluster  string            // name of the cluster; "" if not given
-	Inputs   []string          // files
-	Before   []string          // files of the earlier side
-	Date     time.Time         // zero if unknown
-	StandIns map[string]string // of the inputs: see page.Page
-}
-
-// date returns the date as text; "" if unknown.
-func (s *Source) date() string {
-	if s.Date.IsZero() {
-		return ""
-	}
-	return s.Date.UTC().Format(time.RFC3339)
 }
 
 // Errors returns the findings of both sides that are errors, without those about equal files of both.
@@ -89,7 +68,7 @@ func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes, checks C
 	}
 	for _, svc := range is.Snapshot.Services() {
 		if why := compiler.Ignored(svc); why != "" {
-			r.without = append(r.without, page.Without{Name: svc.Name.String(), Why: why})
+			r.Page.Without = append(r.Page.Without, page.Without{Name: svc.Name.String(), Why: why})
 		}
 	}
 	if err := r.check(chosen); err != nil {
@@ -129,10 +108,8 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 			return err
 		}
 	}
-	next, stop := r.is.CompileEach(facts)
-	defer stop()
-	for i := range facts {
-		programs, name := next(), facts[i].NodeName
+	for i, programs := range r.is.CompileNodes(facts) {
+		name := facts[i].NodeName
 		d := page.NodeData{Name: name, Carries: programs.IPv4.Node.Mode.Capabilities().Has(ir.CarriesVIPs), Here: r.is.PodsOn(name), Pods: r.is.Pods()}
 		var merged flow.Merger
 		for _, p := range ir.Present(programs) {
@@ -148,10 +125,10 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 		if err != nil {
 			return err
 		}
-		r.nodes = append(r.nodes, node)
+		r.Page.Nodes = append(r.Page.Nodes, node)
 		if i == 0 {
-			r.overview = page.NewOverview(programs)
-			r.overview.Without, r.overview.Nodes = len(r.without), len(r.is.Snapshot.Nodes())
+			r.Page.Overview = page.NewOverview(programs)
+			r.Page.Overview.Without, r.Page.Overview.Nodes = len(r.Page.Without), len(r.is.Snapshot.Nodes())
 		}
 	}
 	return nil
@@ -159,10 +136,8 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 
 // WriteHTML writes the report as one self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
-	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes,
-		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before, StandIns: r.Source.StandIns}
-	p.Date = r.Source.date()
-	var err error
+	p, err := &r.Page, error(nil)
+	p.Version = r.findings.Version
 	if p.Findings, err = raw(func(w io.Writer) error { return r.findings.Write(w, "json") }); err != nil {
 		return err
 	}
