@@ -3,6 +3,7 @@
 package explain
 
 import (
+	_ "embed"
 	"fmt"
 	"io"
 	"net/netip"
@@ -105,8 +106,8 @@ func (x *Explanation) find(r *reading, programs ir.Programs, ignored review.Igno
 	if what := shared(strings.TrimSpace(r.words)); what != "" && x.Empty() {
 		x.Notes = append(x.Notes, what)
 	}
-	if m := leadsTo.FindStringSubmatch(r.words); m != nil && fixed[m[1]] != "" && x.Empty() {
-		x.Notes = append(x.Notes, fixed[m[1]])
+	if m := leadsTo.FindStringSubmatch(r.words); m != nil && shared(m[1]) != "" && x.Empty() {
+		x.Notes = append(x.Notes, shared(m[1]))
 	}
 	if x.Empty() && x.Hint == "" {
 		x.Hint = trace.NearestName(strings.TrimSpace(r.words), programs)
@@ -120,14 +121,6 @@ func (x *Explanation) find(r *reading, programs ir.Programs, ignored review.Igno
 			x.Notes = append(x.Notes, "Service "+name.String()+" has no clusterIP yet, which the API server allocates: without it no rule is written")
 		}
 	}
-}
-
-// shared describes a chain or set that belongs to no single Service. It returns "" for other names.
-func shared(name string) string {
-	if countSet.MatchString(name) {
-		return "set " + name + " contains the frontends in whose number of backends this bit is set; it is empty"
-	}
-	return fixed[name]
 }
 
 // countSet matches the names of the sets that encode the bits of a backend count.
@@ -232,40 +225,20 @@ func (x *Explanation) replyText(b netip.AddrPort) string {
 	return "the reply comes from " + b.String() + ", which is not, or no longer, a backend"
 }
 
-// fixed describes the kube-proxy chains and proxyc sets that belong to no single Service.
-var fixed = map[string]string{
-	"KUBE-SERVICES":          "KUBE-SERVICES sends packets to the chains of Services, by address and port; in table filter it rejects packets to Services without endpoints",
-	"KUBE-NODEPORTS":         "KUBE-NODEPORTS sends packets to node ports to the chains of Services; in table filter it accepts health checks",
-	"KUBE-POSTROUTING":       "KUBE-POSTROUTING masquerades packets that KUBE-MARK-MASQ marked",
-	"KUBE-MARK-MASQ":         "KUBE-MARK-MASQ marks packets that KUBE-POSTROUTING masquerades",
-	"KUBE-FORWARD":           "KUBE-FORWARD accepts marked packets and packets of established connections, and drops packets that connection tracking reports as invalid",
-	"KUBE-PROXY-FIREWALL":    "KUBE-PROXY-FIREWALL drops clients outside loadBalancerSourceRanges",
-	"KUBE-EXTERNAL-SERVICES": "KUBE-EXTERNAL-SERVICES rejects packets to external addresses of Services without endpoints",
-	"KUBE-FIREWALL":          "KUBE-FIREWALL, which the kubelet uses too, drops packets from other machines to loopback addresses",
-	"KUBE-PROXY-CANARY":      "KUBE-PROXY-CANARY is empty: if it is missing, kube-proxy detects that the tables were flushed",
-	"KUBE-KUBELET-CANARY":    "KUBE-KUBELET-CANARY belongs to the kubelet: if it is missing, the kubelet detects that the tables were flushed",
-	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading masquerades",
-	"masquerading":           "masquerading masquerades packets that mark-for-masquerade marked",
-	"firewall-check":         "firewall-check belongs to kube-proxy: it drops clients outside loadBalancerSourceRanges",
-	"reject-chain":           "reject-chain belongs to kube-proxy: it rejects packets to Services without endpoints",
-	"cluster-ips-check":      "cluster-ips-check belongs to kube-proxy: it rejects packets to ClusterIPs at ports that no Service has, and drops packets to unused addresses of the service network",
+// sharedText has a line for each kube-proxy chain and proxyc set that belongs to no single Service: its name, and what it
+// does.
+//
+//go:embed shared.txt
+var sharedText string
 
-	"service-ips":               "map service-ips contains the action for packets to each address and port of a Service; it is empty",
-	"service-nodeports":         "map service-nodeports contains the action for packets to each node port; it is empty",
-	"inside-ips":                "map inside-ips contains the chain for pods and the node itself by address and port, if the source decides (externalTrafficPolicy Local); it is empty",
-	"inside-nodeports":          "map inside-nodeports contains the chain for pods and the node itself by node port, if the source decides (externalTrafficPolicy Local); it is empty",
-	"outside-ips":               "map outside-ips contains the chain for other clients by address and port, if the source decides (externalTrafficPolicy Local); it is empty",
-	"outside-nodeports":         "map outside-nodeports contains the chain for other clients by node port, if the source decides (externalTrafficPolicy Local); it is empty",
-	"backends":                  "map backends contains the backends of each address and port; it is empty",
-	"nodeport-backends":         "map nodeport-backends contains the backends of each node port; it is empty",
-	"outside-backends":          "map outside-backends contains the backends of each address and port for external clients; it is empty",
-	"outside-nodeport-backends": "map outside-nodeport-backends contains the backends of each node port for external clients; it is empty",
-	"no-endpoint-services":      "map no-endpoint-services rejects or drops packets to addresses and ports of Services without endpoints; it is empty",
-	"no-endpoint-nodeports":     "map no-endpoint-nodeports rejects or drops packets to node ports of Services without endpoints; it is empty",
-	"cluster-ips":               "set cluster-ips contains every ClusterIP; it is empty",
-	"hairpin-addresses":         "set hairpin-addresses contains the backends on this node, as their own clients; it is empty",
-	"affinity-ips":              "map affinity-ips contains the chain that stores clients, by backend and frontend; it is empty",
-	"affinity-nodeports":        "map affinity-nodeports contains the chain that stores clients of node ports; it is empty",
+// shared describes a chain or set that belongs to no single Service. It returns "" for other names.
+func shared(name string) string {
+	if countSet.MatchString(name) {
+		return "set " + name + " contains the frontends in whose number of backends this bit is set; it is empty"
+	}
+	_, rest, _ := strings.Cut("\n"+sharedText, "\n"+name+"\t")
+	text, _, _ := strings.Cut(rest, "\n")
+	return text
 }
 
 // subject is what the user asks about: a Service, an address or a node port.
