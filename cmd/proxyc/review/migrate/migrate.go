@@ -39,41 +39,38 @@ func CheckMode(flag, mode string) error {
 
 // Migration is the plan of a change to another mode.
 type Migration struct {
+	From      ir.Mode         `json:"from"`
+	To        ir.Mode         `json:"to"`
+	Flows     json.RawMessage `json:"flows"`   // the document of diff -o json
+	Unknown   []string        `json:"unknown"` // what could not be compared
+	Needs     []string        `json:"needs"`
+	Findings  []string        `json:"findings"`   // lint findings that only the new mode has
+	Dependent []string        `json:"neighbours"` // foreign rules that depend on the old mode
+	Steps     []Step          `json:"steps"`
 	was, is   *review.Input
-	From, To  ir.Mode
 	flows     *diff.Diff
-	Unknown   []string // what could not be compared
-	Needs     []string
-	Findings  diag.List // findings that only the new mode has
-	Dependent []string  // foreign rules that depend on the old mode
-	dumped    bool      // set if AddDump has looked for foreign rules
-	Steps     []Step
+	dumped    bool // AddDumps has looked for foreign rules
 }
 
 // New returns the Migration between two inputs that differ only in their modes.
 func New(was, is *review.Input) (*Migration, error) {
-	m := &Migration{was: was, is: is, From: was.Config.ProxyMode(), To: is.Config.ProxyMode()}
+	m := &Migration{was: was, is: is, From: was.Config.ProxyMode(), To: is.Config.ProxyMode(),
+		Unknown: []string{}, Needs: []string{}, Findings: []string{}, Dependent: []string{}}
 	if m.From == m.To {
 		return nil, fmt.Errorf("--to: must differ from the current mode %s", m.From)
 	}
 	return m, cmp.Or(CheckMode("mode", string(m.From)), CheckMode("--to", string(m.To)))
 }
 
-// AddDump looks for foreign rules in the output of iptables-save on a node. It serves the verbs
-// compare and plan.
-func (m *Migration) AddDump(file, text string) error {
-	found, err := proof.DependentRules(file, text)
-	m.Dependent = append(m.Dependent, found...)
-	m.dumped = true
-	return err
-}
-
-// AddDumps is AddDump for files.
+// AddDumps looks for foreign rules in files with the output of iptables-save on a node.
 func (m *Migration) AddDumps(read func(string) ([]byte, error), names []string) error {
 	for _, name := range names {
 		text, err := read(name)
 		if err == nil {
-			err = m.AddDump(name, string(text))
+			var found []string
+			found, err = proof.DependentRules(name, string(text))
+			m.Dependent = append(m.Dependent, found...)
+			m.dumped = true
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -92,7 +89,9 @@ func (m *Migration) Compare(ctx context.Context, chosen diff.Nodes) (err error) 
 // configuration file ("" if none was given) and the snapshot files, which the command take writes ("" if
 // they exist).
 func (m *Migration) Plan(config string, snapshot []string, take string) {
-	m.Findings = newFindings(m.was, m.is)
+	for _, d := range newFindings(m.was, m.is) {
+		m.Findings = append(m.Findings, lint.Line(d))
+	}
 	m.steps(config, snapshot, take)
 }
 
@@ -115,7 +114,7 @@ func (m *Migration) prove(ctx context.Context, where flow.Network, a, b *ir.Prog
 	m.Unknown = append(m.Unknown, doubts...)
 	slices.Sort(m.Unknown)
 	m.Unknown = slices.Compact(m.Unknown)
-	if m.Needs == nil && b != nil {
+	if len(m.Needs) == 0 && b != nil {
 		m.Needs = needsOf(a, b)
 	}
 	return services, classes, err
@@ -217,11 +216,7 @@ func (m *Migration) WriteText(w io.Writer, wide bool) error {
 		}
 	}
 	list("Requirements of the nodes", m.Needs, "nothing")
-	var found []string
-	for _, d := range m.Findings {
-		found = append(found, lint.Line(d))
-	}
-	list("Lint findings only in mode "+string(m.To), found, "nothing")
+	list("Lint findings only in mode "+string(m.To), m.Findings, "nothing")
 	list("Foreign rules that use kube-proxy's chains", m.Dependent, m.noDependent())
 	fmt.Fprint(w, "\nSteps\n\n")
 	for i, s := range m.Steps {
@@ -247,19 +242,6 @@ func (m *Migration) WriteJSON(w io.Writer) error {
 	if err := m.flows.WriteJSON(&flows); err != nil {
 		return err
 	}
-	lines := func(list []string) []string { return append([]string{}, list...) }
-	out := struct {
-		From       ir.Mode         `json:"from"`
-		To         ir.Mode         `json:"to"`
-		Flows      json.RawMessage `json:"flows"`
-		Unknown    []string        `json:"unknown"`
-		Needs      []string        `json:"needs"`
-		Findings   []string        `json:"findings"`
-		Neighbours []string        `json:"neighbours"`
-		Steps      []Step          `json:"steps"`
-	}{m.From, m.To, json.RawMessage(flows.String()), lines(m.Unknown), lines(m.Needs), []string{}, lines(m.Dependent), m.Steps}
-	for _, d := range m.Findings {
-		out.Findings = append(out.Findings, lint.Line(d))
-	}
-	return review.WriteDocument(w, "Migration", "  ", out)
+	m.Flows = json.RawMessage(flows.String())
+	return review.WriteDocument(w, "Migration", "  ", m)
 }
