@@ -22,8 +22,8 @@ type diffCmd struct {
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"New configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"New snapshot; by default the same."`
 	NewMode     *string  `placeholder:"MODE" help:"New mode; by default the same."`
-	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas. Or danger, as in report."`
-	Ignore      []string `placeholder:"EFFECT" help:"Effects to ignore, in the same form. They are only counted. Effect backends is that of new and removed pods."`
+	FailOn      []string `enum:"opens,lost,client-address,spread,other,backends,danger" placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas. Or danger, as in report."`
+	Ignore      []string `enum:"opens,lost,client-address,spread,other,backends" placeholder:"EFFECT" help:"Effects to ignore, in the same form. They are only counted. Effect backends is that of new and removed pods."`
 	NewAccess   bool     `help:"Show only access that opens: who can reach what. Exit code 1 if there is any."`
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide, json, markdown, stat, ir, or a text of the mode. Format wide lists each Service separately, with a trace for each change. Formats ir and those of the mode, as for compile, show the lines that differ."`
 }
@@ -44,11 +44,7 @@ func (c *diffCmd) Run(e *env) error {
 		only(len(c.FailOn)+len(c.Ignore) > 0, "--fail-on and --ignore")); err != nil {
 		return err
 	}
-	fails, err := diff.ParseFailOn(c.FailOn)
-	ignore, err2 := diff.ParseEffects("--ignore", c.Ignore)
-	if err := errors.Join(err, err2); err != nil {
-		return err
-	}
+	fails, ignore := diff.FailOn(c.FailOn), diff.EffectsIn(c.Ignore)
 	if c.NewAccess {
 		if c.Output != "text" && c.Output != "json" || len(c.FailOn)+len(c.Ignore) > 0 {
 			return errors.New("--new-access: requires -o text or json, and cannot be combined with --fail-on and --ignore")

@@ -202,21 +202,31 @@ func (m collector) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 			ctx.Scan.PushToken(next) // it is a flag
 		}
 	}
-	v := ctx.Value
-	if list, is := target.Interface().([]string); is && err == nil && v.Enum != "" {
-		if i := slices.IndexFunc(list, func(one string) bool { return !slices.Contains(v.EnumSlice(), one) }); i >= 0 {
-			err = diag.NotOneOf(list[i], v.EnumSlice())
-		}
-	}
-	if err == nil && v.Enum != "" && target.Kind() == reflect.String && !slices.Contains(v.EnumSlice(), target.String()) {
-		err = diag.NotOneOf(target.String(), v.EnumSlice())
-		was.SetString(cmp.Or(v.Default, v.EnumSlice()[0])) // kong would report "" as another error
-	}
+	wrong := notOf(ctx.Value, target)
 	if err != nil {
+		wrong = []error{err}
+	} else if len(wrong) > 0 && target.Kind() == reflect.String {
+		was.SetString(cmp.Or(ctx.Value.Default, ctx.Value.EnumSlice()[0])) // kong would report "" as another error
+	}
+	for _, err := range wrong {
 		target.Set(was)
 		m.note(fmt.Errorf("%s: %w", ctx.Value.ShortSummary(), err))
 	}
 	return nil
+}
+
+// notOf returns the errors about values that are not in the enum of a flag or argument.
+func notOf(v *kong.Value, target reflect.Value) (wrong []error) {
+	list, _ := target.Interface().([]string)
+	if target.Kind() == reflect.String {
+		list = []string{target.String()}
+	}
+	for _, one := range list {
+		if v.Enum != "" && !slices.Contains(v.EnumSlice(), one) {
+			wrong = append(wrong, diag.NotOneOf(one, v.EnumSlice()))
+		}
+	}
+	return wrong
 }
 
 // negative matches arguments that are values although they start with a minus sign.

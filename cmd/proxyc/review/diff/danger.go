@@ -44,15 +44,25 @@ func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) 
 	return failures, accepted
 }
 
-// ParseFailOn returns whether a comparison fails, by the words of --fail-on: effects and danger. Without any, each change
-// is a failure.
-func ParseFailOn(words []string) (fails func(*Diff) bool, err error) {
-	effects, err := ParseEffects("--fail-on", words, "danger")
+// FailOn returns whether a comparison fails, by the words of --fail-on: effects and danger. Without any, each change is a
+// failure.
+func FailOn(words []string) func(*Diff) bool {
+	effects := EffectsIn(words)
 	if words == nil {
 		effects = flow.Effects()
 	}
 	return func(d *Diff) bool {
 		failures, _ := d.Failures(&lint.Suppressions{})
 		return d.Has(effects) || slices.Contains(words, "danger") && len(failures) > 0
-	}, err
+	}
+}
+
+// EffectsIn returns the effects among words.
+func EffectsIn(words []string) (all []flow.Effect) {
+	for _, e := range flow.Effects() {
+		if slices.Contains(words, e.String()) {
+			all = append(all, e)
+		}
+	}
+	return all
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -14,7 +13,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -555,23 +553,4 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 		out.Entries = append(out.Entries, one)
 	}
 	return json.Marshal(out)
-}
-
-// ParseEffects parses the words of a flag, and reports all that are neither effects nor others.
-func ParseEffects(flag string, words []string, others ...string) (all []flow.Effect, err error) {
-	var names []string
-	for _, e := range flow.Effects() {
-		names = append(names, e.String())
-	}
-	effects := len(names)
-	names = append(names, others...)
-	for _, word := range words {
-		i := slices.Index(names, word)
-		if i < 0 {
-			err = errors.Join(err, fmt.Errorf("%s: %w", flag, diag.NotOneOf(word, names)))
-		} else if i < effects {
-			all = append(all, flow.Effect(i))
-		}
-	}
-	return all, err
 }
