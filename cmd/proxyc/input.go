@@ -278,9 +278,13 @@ func (e *env) fetch(kubeconfig, name string) ([]byte, error) {
 	return e.fetched, err
 }
 
-// names returns the files of the input.
-func (in *input) names() []string {
-	return slices.Concat([]string{deref(in.Config)}, in.Snapshot, in.Overlay)
+// names returns the given files of the input.
+func (in *input) names() []string { return given(deref(in.Config), in.Snapshot, in.Overlay) }
+
+// given returns the names of files that are given.
+func given(config string, others ...[]string) []string {
+	all := append([]string{config}, slices.Concat(others...)...)
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
 // writeConfigTo writes the effective configuration and ends the command, like kube-proxy.

@@ -50,10 +50,10 @@ func (c *reportCmd) Run(e *env) error {
 		r.Diff.Wrong = wrong
 	}
 	from := &r.Page
-	from.Cluster, from.Inputs, from.Before = cmp.Or(c.Cluster, c.Context), report.Named(c.names()...), report.Named(append([]string{c.AgainstConfig}, c.Against...)...)
+	from.Cluster, from.Inputs, from.Before = cmp.Or(c.Cluster, c.Context), c.names(), given(c.AgainstConfig, c.Against)
 	if len(from.Before) == 0 && len(c.Overlay) > 0 {
 		before := c.withoutOverlay()
-		from.Before = report.Named(before.names()...)
+		from.Before = before.names()
 	}
 	from.StandIns = e.standIns.Names()
 	dated := append(slices.Clone(from.Inputs), from.Before...)

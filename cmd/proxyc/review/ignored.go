@@ -37,21 +37,16 @@ func errorsOf(findings []status.Finding) objectErrors {
 
 // IgnoredOf returns what the rules of an input lack.
 func IgnoredOf(j *Input) Ignored {
-	if j.errors != nil {
-		return newIgnored(j.Snapshot, j.errors)
+	l := Ignored{snap: j.Snapshot, errors: j.errors}
+	if l.errors == nil {
+		list := slices.DeleteFunc(j.Diags.Sorted(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
+		j.Locate(list)
+		l.errors = objectErrors{}
+		for _, d := range list {
+			l.errors[d.Object] = append(l.errors[d.Object], d.String())
+		}
 	}
-	list := slices.DeleteFunc(j.Diags.Sorted(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
-	j.Locate(list)
-	errs := objectErrors{}
-	for _, d := range list {
-		errs[d.Object] = append(errs[d.Object], d.String())
-	}
-	return newIgnored(j.Snapshot, errs)
-}
-
-func newIgnored(snap *snapshot.Snapshot, errs objectErrors) Ignored {
-	l := Ignored{snap: snap, errors: errs}
-	for _, svc := range snap.Services() {
+	for _, svc := range l.snap.Services() {
 		if l.Of(svc.Name, "") != "" {
 			l.services = append(l.services, svc)
 		}

@@ -176,8 +176,3 @@ func Form(output string) (write func(*Report, io.Writer) error, file bool) {
 	}
 	return forms[filepath.Ext(output)], true
 }
-
-// Named returns the names of inputs that are given.
-func Named(names ...string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
-}
