@@ -84,7 +84,7 @@ func run(e *env) (code int) {
 	args, all := help.Args(help.Dashed(e.args))
 	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
 	if len(e.args) > 0 && e.args[0] == help.Complete {
-		return e.exitCode(help.WriteCandidates(e.stdout, parser.Model, e.args[1:], func(files []string) map[string][]string { return trace.Names(e.inputs(), files) }))
+		return e.exitCode(help.WriteCandidates(e.stdout, parser, e.args[1:], func(files []string) map[string][]string { return trace.Names(e.inputs(), files) }))
 	}
 	ctx := help.Parse(parser, args)
 	if len(ctx.Wrong) > 0 {

@@ -1,6 +1,7 @@
 package help
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -28,13 +29,13 @@ type candidate struct{ word, help string }
 
 // WriteCandidates writes one candidate per line: the word, a tab, and its description. It writes
 // nothing for file names, which the shell completes.
-func WriteCandidates(w io.Writer, app *kong.Application, words []string, objects Objects) error {
+func WriteCandidates(w io.Writer, parser *kong.Kong, words []string, objects Objects) error {
 	var b strings.Builder
 	forKubectl := len(words) > 0 && words[0] == ForKubectl
 	if forKubectl {
 		words = words[1:]
 	}
-	for _, c := range complete(app, words, objects) {
+	for _, c := range complete(parser, words, objects) {
 		help, _, _ := strings.Cut(c.help, "\n")
 		fmt.Fprintf(&b, "%s\t%s\n", c.word, help)
 	}
@@ -45,76 +46,54 @@ func WriteCandidates(w io.Writer, app *kong.Application, words []string, objects
 	return err
 }
 
-// typed is a command line up to the word that is completed.
-type typed struct {
-	node     *kong.Node
-	argument int        // number of arguments
-	asks     *kong.Flag // flag whose value is the next word
-	ended    bool       // by --: only arguments follow
-	files    []string   // values of --snapshot
-}
-
-// read reads a word.
-func (t *typed) read(word string) {
-	switch {
-	case t.asks != nil:
-		t.set(t.asks, word)
-		t.asks = nil
-	case word == "--":
-		t.ended = true
-	case strings.HasPrefix(word, "-"):
-		if flag, name, hasValue := flagOf(t.node, word); hasValue {
-			t.set(flag, word[len(name)+1:])
-		} else if flag != nil && !flag.IsBool() {
-			t.asks = flag
-		}
-	default:
-		if child := childOf(t.node, word); child != nil {
-			t.node = child
-		} else {
-			t.argument++
+// typed returns the command of words, and how many arguments and which snapshots they contain. An error is about a flag that
+// lacks its value, or a wrong word.
+func typed(parser *kong.Kong, words []string) (node *kong.Node, arguments int, snapshots []string) {
+	ctx, _ := kong.Trace(parser, words)
+	for _, at := range ctx.Path {
+		if at.Positional != nil {
+			arguments++
+		} else if at.Flag != nil && at.Flag.Name == "snapshot" {
+			snapshots, _ = ctx.FlagValue(at.Flag).([]string)
 		}
 	}
-}
-
-func (t *typed) set(flag *kong.Flag, value string) {
-	if flag != nil && flag.Name == "snapshot" {
-		t.files = append(t.files, value)
-	}
+	return cmp.Or(ctx.Selected(), parser.Model.Node), arguments, snapshots
 }
 
 // complete returns the completions of the last word, in order of the help.
-func complete(app *kong.Application, words []string, objects Objects) []candidate {
-	t, last := typed{node: app.Node}, ""
-	if n := len(words); n > 0 {
-		for _, word := range words[:n-1] {
-			t.read(word)
-		}
-		last = words[n-1]
+func complete(parser *kong.Kong, words []string, objects Objects) []candidate {
+	last, before := "", words
+	if n := len(words) - 1; n >= 0 {
+		before, last = words[:n], words[n]
 	}
+	if slices.Contains(before, "--") { // only arguments follow
+		return nil
+	}
+	node, arguments, files := typed(parser, before)
 	values := func(v *kong.Value, before string) []candidate {
 		all := enumOf(v)
 		if all == nil {
-			all = objects(t.files)[v.Name]
+			all = objects(files)[v.Name]
 		}
 		return values(v, all, before, last)
 	}
+	if n := len(before); n > 0 {
+		if asks, _, hasValue := flagOf(node, before[n-1]); asks != nil && !hasValue && !asks.IsBool() {
+			return values(asks.Value, "")
+		}
+	}
 	switch {
-	case t.ended:
-		return nil
-	case t.asks != nil:
-		return values(t.asks.Value, "")
 	case strings.HasPrefix(last, "-"):
-		if flag, name, hasValue := flagOf(t.node, last); !hasValue {
-			return starting(flags(t.node), last)
+		if flag, name, hasValue := flagOf(node, last); !hasValue {
+			return starting(flags(node), last)
 		} else if flag != nil {
 			return values(flag.Value, name+"=")
 		}
 		return nil
-	case t.argument < len(t.node.Positional):
-		return append(starting(verbs(t.node), last), values(t.node.Positional[t.argument], "")...)
+	case arguments < len(node.Positional):
+		return append(starting(verbs(node), last), values(node.Positional[arguments], "")...)
 	}
-	return starting(verbs(t.node), last)
+	return starting(verbs(node), last)
 }
 
 // flagOf returns the flag that a word names in a node, its name in the word, and whether the word
@@ -129,14 +108,6 @@ func flagOf(node *kong.Node, word string) (flag *kong.Flag, name string, hasValu
 		}
 	}
 	return nil, name, hasValue
-}
-
-func childOf(node *kong.Node, name string) *kong.Node {
-	i := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return node.Children[i]
 }
 
 // enumOf returns the values of a flag or argument with few of them; nil for any other.
