@@ -30,62 +30,44 @@ func (m *Metrics) CountPackets(c PacketCounters) {
 // CountLocalhostRejected exports how many packets to node ports at localhost were rejected. They are
 // read at each scrape, and omitted if they cannot be read.
 func (m *Metrics) CountLocalhostRejected(read func() ([]apply.Rejected, error)) {
-	desc := prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+	m.scrape(nftables, prometheus.CounterValue, "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
 		"Number of packets rejected on localhost NodePorts. UDP and SCTP are always rejected; TCP is rejected when the localhost NodePort proxy is not running",
-		[]string{familyLabel, "protocol"}, nil)
-	m.registry.add(nftables, scraped{[]*prometheus.Desc{desc}, func(ch chan<- prometheus.Metric) {
-		all, _ := read() // none after an error
-		for _, r := range all {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(r.Packets), r.Family.String(), strings.ToUpper(r.Protocol.String()))
-		}
-	}})
+		[]string{familyLabel, "protocol"}, func(export sample) {
+			all, _ := read() // none after an error
+			for _, r := range all {
+				export(float64(r.Packets), r.Family.String(), strings.ToUpper(r.Protocol.String()))
+			}
+		})
 }
 
 // CountDraining exports the number of draining backends. n is called at each scrape.
 func (m *Metrics) CountDraining(n func() int) {
-	m.registry.add([]ir.Mode{ir.ModeIPVS}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxyc_draining_backends", Help: "Backends that serve only existing connections.",
-	}, func() float64 { return float64(n()) }))
+	m.measure([]ir.Mode{ir.ModeIPVS}, "proxyc_draining_backends", "Backends that serve only existing connections.", nil, n)
 }
 
 // MeasureProxy exports the connections that the process proxies itself. counts is called at each
 // scrape.
 func (m *Metrics) MeasureProxy(counts func() []apply.Proxied) {
-	type series struct {
-		desc  *prometheus.Desc
-		kind  prometheus.ValueType
-		value func(*apply.Proxied) float64
-		only  []ir.Protocol // empty for all protocols
-	}
-	var all []series
-	var descs []*prometheus.Desc
-	add := func(name, help string, kind prometheus.ValueType, value func(*apply.Proxied) float64, only ...ir.Protocol) {
-		desc := prometheus.NewDesc("proxyc_proxy_"+name, help, []string{familyLabel, "protocol"}, nil)
-		all, descs = append(all, series{desc, kind, value, only}), append(descs, desc)
-	}
-	add("listeners", "Open listeners that have a backend.", prometheus.GaugeValue,
-		func(p *apply.Proxied) float64 { return float64(p.Listeners) })
-	add("clients", "Current TCP connections and UDP clients of the process.", prometheus.GaugeValue,
-		func(p *apply.Proxied) float64 { return float64(p.Clients) })
-	add("clients_total", "Accepted TCP connections and UDP clients.", prometheus.CounterValue,
-		func(p *apply.Proxied) float64 { return float64(p.Accepted) })
-	add("dial_failures_total", "Failed attempts to connect to a backend.", prometheus.CounterValue,
-		func(p *apply.Proxied) float64 { return float64(p.DialFailures) })
-	add("unreachable_total", "TCP connections closed because no backend responded.", prometheus.CounterValue,
-		func(p *apply.Proxied) float64 { return float64(p.Unreachable) }, ir.TCP)
-	add("waited_total", "TCP connections that waited because there were too many.", prometheus.CounterValue,
-		func(p *apply.Proxied) float64 { return float64(p.Waited) }, ir.TCP)
-	add("dropped_datagrams_total", "UDP datagrams dropped because of no backend or too many clients.", prometheus.CounterValue,
-		func(p *apply.Proxied) float64 { return float64(p.Dropped) }, ir.UDP)
-	m.registry.add(proxying, scraped{descs, func(ch chan<- prometheus.Metric) {
-		for _, p := range counts() {
-			for _, s := range all {
-				if len(s.only) == 0 || slices.Contains(s.only, p.Protocol) {
-					ch <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(&p), p.Family.String(), p.Protocol.String())
+	add := func(name, help string, kind prometheus.ValueType, value func(*apply.Proxied) uint64, only ...ir.Protocol) {
+		m.scrape(proxying, kind, "proxyc_proxy_"+name, help, []string{familyLabel, "protocol"}, func(export sample) {
+			for _, p := range counts() {
+				if len(only) == 0 || slices.Contains(only, p.Protocol) {
+					export(float64(value(&p)), p.Family.String(), p.Protocol.String())
 				}
 			}
-		}
-	}})
+		})
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	add("listeners", "Open listeners that have a backend.", gauge, func(p *apply.Proxied) uint64 { return uint64(p.Listeners) })
+	add("clients", "Current TCP connections and UDP clients of the process.", gauge, func(p *apply.Proxied) uint64 { return uint64(p.Clients) })
+	add("clients_total", "Accepted TCP connections and UDP clients.", counter, func(p *apply.Proxied) uint64 { return p.Accepted })
+	add("dial_failures_total", "Failed attempts to connect to a backend.", counter, func(p *apply.Proxied) uint64 { return p.DialFailures })
+	add("unreachable_total", "TCP connections closed because no backend responded.", counter,
+		func(p *apply.Proxied) uint64 { return p.Unreachable }, ir.TCP)
+	add("waited_total", "TCP connections that waited because there were too many.", counter,
+		func(p *apply.Proxied) uint64 { return p.Waited }, ir.TCP)
+	add("dropped_datagrams_total", "UDP datagrams dropped because of no backend or too many clients.", counter,
+		func(p *apply.Proxied) uint64 { return p.Dropped }, ir.UDP)
 }
 
 // MeasureConntrack exports the size and limit of the conntrack table. They are read at each scrape,
@@ -98,9 +80,7 @@ func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
 // MeasureStore exports the memory of the stored Services, EndpointSlices and Nodes, in bytes. bytes
 // is called at each scrape.
 func (m *Metrics) MeasureStore(bytes func() int) {
-	m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxyc_store_bytes", Help: "Memory of stored Services, EndpointSlices and Nodes, in bytes.",
-	}, func() float64 { return float64(bytes()) }))
+	m.measure(allModes, "proxyc_store_bytes", "Memory of stored Services, EndpointSlices and Nodes, in bytes.", nil, bytes)
 }
 
 // Problems are problems other than those of rules, for alerts.
@@ -115,29 +95,22 @@ type Problems struct {
 
 // MeasureProblems exports these problems. now is called at each scrape.
 func (m *Metrics) MeasureProblems(now func() Problems) {
-	for _, g := range []struct {
-		name, help string
-		of         func(Problems) float64
-	}{
-		{"proxyc_invalid_files", "Configurations and snapshots whose newest version is invalid.", func(t Problems) float64 { return float64(t.Invalid) }},
-		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Problems) float64 { return float64(t.NotServed) }},
-		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) float64 { return float64(ir.Int(t.BootFile)) }},
-		{"proxyc_kube_proxy_beside", "Whether the node has rules of kube-proxy.", func(t Problems) float64 { return float64(ir.Int(t.KubeProxy)) }},
-		{"proxyc_foreign_rules_may_drop", "Foreign rules that may drop packets to Services, at the last check.", func(t Problems) float64 { return float64(t.MayDrop) }},
-		{"proxyc_foreign_rules_may_divert", "Foreign rules that may divert packets from the rules of Services, at the last check.", func(t Problems) float64 { return float64(t.MayDivert) }},
-	} {
-		m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help},
-			func() float64 { return g.of(now()) }))
+	add := func(name, help string, of func(Problems) int) {
+		m.measure(allModes, name, help, nil, func() int { return of(now()) })
 	}
+	add("proxyc_invalid_files", "Configurations and snapshots whose newest version is invalid.", func(t Problems) int { return t.Invalid })
+	add("proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Problems) int { return t.NotServed })
+	add("proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) int { return ir.Int(t.BootFile) })
+	add("proxyc_kube_proxy_beside", "Whether the node has rules of kube-proxy.", func(t Problems) int { return ir.Int(t.KubeProxy) })
+	add("proxyc_foreign_rules_may_drop", "Foreign rules that may drop packets to Services, at the last check.", func(t Problems) int { return t.MayDrop })
+	add("proxyc_foreign_rules_may_divert", "Foreign rules that may divert packets from the rules of Services, at the last check.", func(t Problems) int { return t.MayDivert })
 }
 
 // MeasureFindings exports the number of findings of a severity about objects. count is called at
 // each scrape.
 func (m *Metrics) MeasureFindings(severity string, count func() int) {
-	m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxyc_findings", Help: "Findings about objects, as in proxyc status. An error means that part of an object is ignored.",
-		ConstLabels: prometheus.Labels{"severity": severity},
-	}, func() float64 { return float64(count()) }))
+	m.measure(allModes, "proxyc_findings", "Findings about objects, as in proxyc status. An error means that part of an object is ignored.",
+		prometheus.Labels{"severity": severity}, count)
 }
 
 // Contact is when the API server last sent an event, a bookmark or the initial list of a
@@ -150,28 +123,46 @@ type Contact struct {
 
 // MeasureContact exports the contact with the API server. heard is called at each scrape.
 func (m *Metrics) MeasureContact(heard func() []Contact) {
-	last := prometheus.NewDesc("proxyc_api_last_event_timestamp_seconds",
-		"Time of the last event or bookmark of a resource; 0 if there was none.", []string{"resource"}, nil)
-	up := prometheus.NewDesc("proxyc_api_contact", "Whether the API server responds.", []string{"resource"}, nil)
-	m.registry.add(allModes, scraped{[]*prometheus.Desc{last, up}, func(ch chan<- prometheus.Metric) {
-		for _, h := range heard() {
-			at := 0.0
-			if !h.At.IsZero() {
-				at = float64(h.At.UnixNano()) / 1e9
+	add := func(name, help string, value func(Contact) float64) {
+		m.scrape(allModes, prometheus.GaugeValue, name, help, []string{"resource"}, func(export sample) {
+			for _, h := range heard() {
+				export(value(h), h.Resource)
 			}
-			ch <- prometheus.MustNewConstMetric(last, prometheus.GaugeValue, at, h.Resource)
-			ch <- prometheus.MustNewConstMetric(up, prometheus.GaugeValue, float64(ir.Int(!h.Lost)), h.Resource)
+		})
+	}
+	add("proxyc_api_last_event_timestamp_seconds", "Time of the last event or bookmark of a resource; 0 if there was none.", func(h Contact) float64 {
+		if h.At.IsZero() {
+			return 0
 		}
-	}})
+		return float64(h.At.UnixNano()) / 1e9
+	})
+	add("proxyc_api_contact", "Whether the API server responds.", func(h Contact) float64 { return float64(ir.Int(!h.Lost)) })
 }
 
 // measureNumber exports a number that is read at each scrape, and omitted if it cannot be read.
 func (m *Metrics) measureNumber(modes []ir.Mode, name, help string, kind prometheus.ValueType, read KernelNumber) {
-	desc := prometheus.NewDesc(name, help, nil, nil)
-	m.registry.add(modes, scraped{[]*prometheus.Desc{desc}, func(ch chan<- prometheus.Metric) {
+	m.scrape(modes, kind, name, help, nil, func(export sample) {
 		if n, err := read(); err == nil {
-			ch <- prometheus.MustNewConstMetric(desc, kind, float64(n))
+			export(float64(n))
 		}
+	})
+}
+
+// measure exports a gauge that is read at each scrape.
+func (m *Metrics) measure(modes []ir.Mode, name, help string, labels prometheus.Labels, read func() int) {
+	m.registry.add(modes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(read()) }))
+}
+
+// sample exports a value, with the values of its metric's labels.
+type sample func(value float64, labels ...string)
+
+// scrape exports a metric whose values read passes to export at each scrape.
+func (m *Metrics) scrape(modes []ir.Mode, kind prometheus.ValueType, name, help string, labels []string, read func(export sample)) {
+	desc := prometheus.NewDesc(name, help, labels, nil)
+	m.registry.add(modes, scraped{[]*prometheus.Desc{desc}, func(ch chan<- prometheus.Metric) {
+		read(func(value float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
+		})
 	}})
 }
 
