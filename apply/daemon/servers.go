@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
@@ -32,22 +31,8 @@ func startEvent(reason, note string) watch.Event {
 
 // servers are the HTTP servers of a session.
 type servers struct {
-	cfg     *config.Config
-	pages   *pages
-	health  *serve.Health
-	metrics *serve.Metrics
-	socket  string   // path of the status socket; "" disables it
-	hosts   []string // names of the node
-	faults  *faults
-	events  *watch.Events
-	log     *slog.Logger
-}
-
-func newServers(s *session, hosts []string) *servers {
-	pages := &pages{options: s.Options, started: s.input.started, cfg: s.config.Config, log: s.log, store: s.input.store, follower: s.input.follower,
-		metrics: s.metrics, progress: s.rules.observer.progress, status: s.status, foreign: s.foreign}
-	return &servers{cfg: s.config.Config, pages: pages, health: s.health, metrics: s.metrics, socket: s.StatusSocket, hosts: hosts,
-		faults: s.faults, events: s.input.events, log: s.log.Logger}
+	*session
+	hosts []string // names of the node
 }
 
 // all returns the functions that run the servers.
@@ -73,28 +58,28 @@ func (s *servers) required(of *serve.Server, reason string) func(context.Context
 		if err != nil {
 			ctx, cancel := context.WithTimeout(ctx, lastEvent)
 			defer cancel()
-			s.events.SendAndWait(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
+			s.input.events.SendAndWait(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
 		}
 		return err
 	}
 }
 
 func (s *servers) healthServer() *serve.Server {
-	return &serve.Server{Name: "healthz server", Addr: s.cfg.HealthzBindAddress,
-		Handler: s.health.Handler(s.metrics), Hosts: s.hosts, HardFail: s.cfg.BindAddressHardFail, Log: s.log}
+	return &serve.Server{Name: "healthz server", Addr: s.config.Config.HealthzBindAddress,
+		Handler: s.health.Handler(s.metrics), Hosts: s.hosts, HardFail: s.config.Config.BindAddressHardFail, Log: s.log.Logger}
 }
 
 func (s *servers) metricsServer() *serve.Server {
-	return &serve.Server{Name: "metrics server", Addr: s.cfg.MetricsBindAddress,
-		Handler: s.pages.public(), Hosts: s.hosts, HardFail: s.cfg.BindAddressHardFail, Log: s.log}
+	return &serve.Server{Name: "metrics server", Addr: s.config.Config.MetricsBindAddress,
+		Handler: s.public(), Hosts: s.hosts, HardFail: s.config.Config.BindAddressHardFail, Log: s.log.Logger}
 }
 
 // statusServer serves proxyc status if the metrics server is not reachable. It also serves the
 // applied Programs, since only the owner may open its socket.
 func (s *servers) statusServer() *serve.Server {
-	of := &serve.Server{Name: "status server", Log: s.log, Handler: s.pages.private()}
-	if s.socket != "" {
-		of.Addr = status.UnixPrefix + s.socket
+	of := &serve.Server{Name: "status server", Log: s.log.Logger, Handler: s.private()}
+	if s.StatusSocket != "" {
+		of.Addr = status.UnixPrefix + s.StatusSocket
 	}
 	return of
 }

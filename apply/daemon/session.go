@@ -68,7 +68,7 @@ func newSession(ctx context.Context, o *Options, first *config.Resolved) (*sessi
 		log.Warn("this node does not support the configured mode: another one is used until the daemon stops",
 			"wanted", string(first.Config.ProxyMode()), "mode", string(cfg.ProxyMode()), "err", reason)
 	}
-	s.servers = newServers(s, hosts)
+	s.servers = &servers{s, hosts}
 	s.prepareHealth()
 	s.measure()
 	return s, nil
