@@ -177,37 +177,43 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 			return 0
 		})
 	})
-	rec.Synced = r.synced
 	rec.Committing = func() { r.effects.boot.beginCommit(); r.effects.flows.BeginCommit() }
 	t := r.takeover
 	t.Begin() // before the first sync, which takes over existing rules
 	watchPeer := sync.OnceFunc(func() { r.running.Go(func() { t.WatchKubeProxy(ctx) }) })
-	rec.Tidy.Again = t.Requests
-	rec.Tidy.Do = func(ctx context.Context) error {
-		return t.Tidy(ctx, r.dataplane, watchPeer)
+	tidy := sync.OnceFunc(func() { // after the first sync
+		r.running.Go(func() {
+			t.Run(ctx, func(ctx context.Context) error { return t.Tidy(ctx, r.dataplane, watchPeer) })
+		})
+	})
+	rec.Synced = func(s *reconcile.Sync) {
+		if r.synced(s) {
+			tidy()
+		}
 	}
 	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
 }
 
-// synced does the work after a sync.
-func (r *rules) synced(s *reconcile.Sync) {
+// synced does the work after a sync, and reports whether it succeeded.
+func (r *rules) synced(s *reconcile.Sync) bool {
 	if s.Incomplete {
 		r.effects.flows.NoteRemoved(s.Done.Removed)
 		if s.Err == nil { // at the end of the session
 			r.effects.boot.markChanged()
 		}
-		return
+		return false
 	}
 	defer r.observer.record(s) // last, since readers of the status rely on the rest
 	if !r.settled(s) {
-		return
+		return false
 	}
 	if !r.observer.followed && r.options.Follows == nil {
 		r.observer.logRemoved(s)
 	}
 	r.observer.followed = true
 	r.effects.follow(s)
+	return true
 }
 
 // settled records a sync, and reports whether it succeeded.

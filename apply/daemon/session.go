@@ -92,7 +92,7 @@ func newRules(s *session, hosts []string) *rules {
 		health: s.health, progress: &progress{}, drift: &drift{log: log, now: time.Now}, log: log,
 		counters: &counters{Metrics: s.metrics, store: s.input.store, follower: s.input.follower, began: time.Now()},
 	}
-	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(s.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
+	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(s.IPVS.DrainDeadline, apply.DrainDeadline), Retry: cfg.SyncPeriod(), Log: log,
 		Retrying: s.faults.retrying, Failed: s.metrics.LeftoverFailures.Inc, Repaired: observer.drift.repairedSince, Send: events.Send})
 	return &rules{
 		options: s.Options, config: cfg, again: make(chan struct{}, 1), log: log, input: s.input, observer: observer, takeover: takeover,

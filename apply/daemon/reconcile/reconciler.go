@@ -80,10 +80,8 @@ type Reconciler struct {
 	// first.
 	Synced func(*Sync)
 	Report func(State)
-	// Tidy is work that can wait until the rules are applied.
-	Tidy  Tidy
-	Now   func() time.Time
-	After func(time.Duration) <-chan time.Time
+	Now    func() time.Time
+	After  func(time.Duration) <-chan time.Time
 
 	state   State
 	repairs Done // drift that failed syncs found, which the next successful one reports
@@ -128,12 +126,6 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.next.applying.expedite()
 			r.next.comparing.expedite()
 			r.report()
-		case err := <-r.Tidy.running:
-			r.Tidy.finish(r, err)
-		case <-r.Tidy.next:
-			r.Tidy.start(ctx, nil)
-		case done := <-r.Tidy.requests():
-			r.Tidy.start(ctx, done)
 		case <-timer:
 			r.sync(ctx, at) // now, even if Now does not advance
 		}
@@ -269,21 +261,14 @@ func (r *Reconciler) settleRemovals(now time.Time) {
 func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	s.Incomplete = ctx.Err() != nil
 	r.Synced(s)
-	if s.Incomplete {
-		return
-	}
-	r.report()
-	if s.Err == nil {
-		r.Tidy.first(ctx)
+	if !s.Incomplete {
+		r.report()
 	}
 }
 
-// shutdown waits until all goroutines have ended.
+// shutdown waits until a concurrent reading has ended.
 func (r *Reconciler) shutdown() {
 	if r.running != nil {
 		<-r.running
-	}
-	if r.Tidy.running != nil {
-		<-r.Tidy.running
 	}
 }

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -207,34 +206,6 @@ func TestReconcilerRetries(t *testing.T) {
 	})
 }
 
-// What can wait until the rules are in force is tried until it is done, while
-// changes go on.
-func TestReconcilerTidies(t *testing.T) {
-	busy := errors.New("busy")
-	var untidy chan func(error)
-	runWith(t, func(w *world) {
-		w.dataplane.fail = busy
-		outcomes := []error{busy, busy, busy, nil, busy, nil}
-		untidy = make(chan func(error), 1)
-		w.Tidy.Again = untidy
-		w.Tidy.Do = func(context.Context) error {
-			err := outcomes[0]
-			outcomes = outcomes[1:]
-			w.log = append(w.log, fmt.Sprintf("%v tidy: %v", time.Since(w.began), err))
-			return err
-		}
-	}, func(w *world) {
-		w.pass(5 * time.Second)
-		w.want(svc("a", 1))
-		w.pass(time.Minute)
-		w.logged("0s full: busy", "1s full", "1s tidy: busy", "2s tidy: busy", "4s tidy: busy", "5s change", "8s tidy: <nil>")
-		w.log = nil
-		untidy <- func(err error) { w.log = append(w.log, fmt.Sprint("reported: ", err)) }
-		w.pass(time.Minute)
-		w.logged("1m5s tidy: busy", "reported: busy", "1m6s tidy: <nil>")
-	})
-}
-
 func TestReconcilerSeesDrift(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
@@ -358,36 +329,6 @@ func TestReconcilerSeesDriftDuringReading(t *testing.T) {
 		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(d.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
-	})
-}
-
-// A change does not wait for what can wait: to look for what other proxies left
-// takes long on a slow machine. Whoever asks for it meanwhile gets a round of its own.
-func TestReconcilerChangesBesideTidying(t *testing.T) {
-	var tidied chan error
-	var untidy chan func(error)
-	runWith(t, func(w *world) {
-		tidied, untidy = make(chan error), make(chan func(error))
-		w.Tidy.Again = untidy
-		w.Tidy.Do = func(context.Context) error { return <-tidied }
-	}, func(w *world) {
-		w.want(svc("a", 1))
-		w.pass(time.Minute)
-		w.logged("0s full", "1s change")
-		reported := make(chan struct{})
-		go func() { untidy <- func(error) { close(reported) } }()
-		tidied <- nil
-		w.pass(time.Minute)
-		select {
-		case <-reported:
-			t.Error("reported before the round that was asked for")
-		default:
-		}
-		w.want(svc("a", 2))
-		w.pass(time.Minute)
-		w.logged("0s full", "1s change", "2m0s change")
-		tidied <- nil
-		<-reported
 	})
 }
 

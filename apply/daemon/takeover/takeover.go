@@ -20,6 +20,7 @@ import (
 type Options struct {
 	Mode     ir.Mode
 	Deadline time.Duration // after which leftovers are removed although connections use them
+	Retry    time.Duration // longest wait after a failed removal
 	Log      *slog.Logger
 	// Retrying records the error of work that is retried; nil after success.
 	Retrying func(work string, err error)
@@ -31,15 +32,14 @@ type Options struct {
 // Takeover takes a node over from other proxies and modes.
 type Takeover struct {
 	Options
-	// Requests are requests to remove leftovers again.
-	Requests chan func(error)
+	requests chan func(error) // to remove leftovers again, each called with the result
 	peer     *peer
 	easing   *easing
 }
 
 // New returns a takeover that has not begun.
 func New(o Options) *Takeover {
-	t := &Takeover{Options: o, Requests: make(chan func(error)), easing: newEasing(o.Deadline, o.Log, o.Retrying)}
+	t := &Takeover{Options: o, requests: make(chan func(error)), easing: newEasing(o.Deadline, o.Log, o.Retrying)}
 	t.peer = newPeer(o.Mode, o.Repaired, t.easing, o.Log, o.Send, t.request)
 	return t
 }
@@ -59,6 +59,30 @@ func (t *Takeover) Warning() string { return t.peer.published.Load().Warning() }
 // Report adds the rules of others to a Status.
 func (t *Takeover) Report(st *status.Status) {
 	st.Easing, st.KubeProxy = t.easing.published.Load(), t.peer.published.Load()
+}
+
+// Run calls tidy, again on request, and after a failure until it succeeds. It returns when ctx ends.
+func (t *Takeover) Run(ctx context.Context, tidy func(context.Context) error) {
+	var done func(error) // of the request
+	for failures := 0; ; {
+		err := tidy(ctx)
+		if done != nil {
+			done(err)
+		}
+		var retry <-chan time.Time
+		if failures++; err == nil {
+			failures = 0
+		} else {
+			retry = time.After(apply.Backoff(failures, apply.FirstRetry, t.Retry))
+		}
+		done = nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-retry:
+		case done = <-t.requests:
+		}
+	}
 }
 
 // Tidy removes leftovers. It calls done when as much as possible is removed.
@@ -96,11 +120,11 @@ func (t *Takeover) Remove(ctx context.Context, leftovers []apply.Leftover, err e
 	return kept, err
 }
 
-// request makes the Reconciler tidy again, and waits for the result.
+// request makes Run tidy again, and waits for the result.
 func (t *Takeover) request(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
-	case t.Requests <- func(err error) { done <- err }:
+	case t.requests <- func(err error) { done <- err }:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
