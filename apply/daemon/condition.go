@@ -14,14 +14,14 @@ const conditionGrace = time.Minute
 // newCondition returns the maintainer of Node condition ServicesProgrammed; nil if it is not
 // enabled.
 func (in *input) newCondition() *watch.NodeCondition {
-	if !in.options.NodeCondition {
+	if !in.NodeCondition {
 		return nil
 	}
 	booted, err := node.BootTime()
 	if err != nil {
 		in.log.Warn("the boot time is unknown: an earlier condition of the Node is kept for a while", "err", err)
 	}
-	return watch.NewNodeCondition(in.node, in.log, booted, in.programmed)
+	return watch.NewNodeCondition(in.node, in.log.Logger, booted, in.programmed)
 }
 
 // programmed returns the Node condition: whether the rules implement the cluster's Services. It

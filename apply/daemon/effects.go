@@ -2,16 +2,12 @@ package daemon
 
 import (
 	"cmp"
-	"log/slog"
-	"sync/atomic"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/status"
-	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/userspace"
-	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 	render "github.com/proxyc/proxyc/render/userspace"
 )
@@ -19,27 +15,20 @@ import (
 // effects is the work after a successful sync besides the rules: stale flows, health checks,
 // node ports on localhost, the boot file and the Node's condition.
 type effects struct {
+	*session
 	flows     *conntrack.Cleaner
 	checks    checks
 	localhost *userspace.Localhost
 	boot      *bootFile
-	condition *watch.NodeCondition
-
-	programmed *atomic.Bool // rules for objects were applied once
-	proxies    bool         // node ports on localhost may have to be proxied
-	metrics    *serve.Metrics
-	faults     *faults
-	log        *slog.Logger
+	proxies   bool // node ports on localhost may have to be proxied
 }
 
 func newEffects(s *session, checks checks) *effects {
-	cfg := s.config.Config
-	e := &effects{checks: checks, condition: s.input.condition,
-		programmed: &s.input.inForce, proxies: servesLocalhost(cfg), metrics: s.metrics, faults: s.faults, log: s.log.Logger}
-	e.flows = conntrack.NewCleaner(cfg.SyncPeriod(), e.cleaned)
-	e.localhost = userspace.NewLocalhost(e.log, e.localhostChanged)
+	e := &effects{session: s, checks: checks, proxies: servesLocalhost(s.config.Config)}
+	e.flows = conntrack.NewCleaner(s.config.Config.SyncPeriod(), e.cleaned)
+	e.localhost = userspace.NewLocalhost(s.log.Logger, e.localhostChanged)
 	if s.BootFrom != "" {
-		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: e.log}
+		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: s.log.Logger}
 	}
 	return e
 }
@@ -50,8 +39,8 @@ func (e *effects) follow(s *reconcile.Sync) {
 	e.checks.sync(s)
 	e.serveLocalhost(s)
 	e.boot.markChanged()
-	if !e.programmed.Swap(true) {
-		e.condition.Trigger()
+	if !e.input.inForce.Swap(true) {
+		e.input.condition.Trigger()
 	}
 }
 

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,15 +22,11 @@ import (
 // input is the source of a session's rules: objects of an API server or of files, which fill the
 // Store, and the follower that compiles them.
 type input struct {
-	options  *Options
-	config   *config.Resolved
+	*session
 	node     string
 	started  time.Time // the daemon
 	store    *watch.Store
 	follower *follower
-	health   *serve.Health
-	log      *slog.Logger
-	faults   *faults
 
 	apiServer
 	again    chan struct{}                  // receives a token to read the snapshot again
@@ -57,7 +52,7 @@ type first struct {
 
 func newInput(s *session, node string) *input {
 	log := s.log.Logger
-	in := &input{options: s.Options, config: s.config, node: node, started: time.Now(), store: watch.NewStore(time.Now), health: s.health, log: log, faults: s.faults, again: make(chan struct{}, 1)}
+	in := &input{session: s, node: node, started: time.Now(), store: watch.NewStore(time.Now), again: make(chan struct{}, 1)}
 	if len(s.Snapshot) == 0 {
 		in.events = watch.NewEvents(in.node, log, time.Now)
 		in.contact = watch.NewContact(log, time.Now)
@@ -74,7 +69,7 @@ func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 	objects := make(chan struct{})
 	whole := sync.OnceFunc(func() { close(objects) })
 	in.first.objects = objects
-	if len(in.options.Snapshot) > 0 {
+	if len(in.Snapshot) > 0 {
 		in.readFiles(ctx, running, whole)
 		return nil
 	}
@@ -83,8 +78,8 @@ func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 
 // connect watches an API server.
 func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole func()) error {
-	p := in.options
-	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState,
+	p := in.Options
+	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log.Logger, NodeState: in.nodeState,
 		Events: in.events, Contact: in.contact, Condition: in.condition}
 	if err := api.Connect(in.config.Config.ClientConnection, p.Master, "proxyc/"+p.Version); err != nil {
 		return err
@@ -98,11 +93,11 @@ func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole fun
 
 // readFiles watches files.
 func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole func()) {
-	p := in.options
+	p := in.Options
 	readable := make(chan error, 1)
 	in.first.readable = readable
 	var seen []*status.File // files being read; for one goroutine
-	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, NodeName: in.node, Reread: in.again, Every: p.Poll,
+	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log.Logger, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, NodeName: in.node, Reread: in.again, Every: p.Poll,
 		Begin: func() { // before reading, so that a change meanwhile counts as later
 			seen = nil
 			for _, path := range p.Snapshot {
@@ -111,7 +106,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 		},
 		Report: func(l diag.List, invalid []*snapshot.Invalid) {
 			for _, f := range l {
-				logDiagnostic(in.log, f)
+				logDiagnostic(in.log.Logger, f)
 			}
 			in.follower.findings.setRead(l, invalid)
 		}}
@@ -239,7 +234,7 @@ func (in *input) checkNode() error {
 		}
 	})
 	for _, f := range findings {
-		logDiagnostic(in.log, f)
+		logDiagnostic(in.log.Logger, f)
 	}
 	if findings.HasErrors() {
 		return fmt.Errorf("the configuration does not match Node %s: see the log", in.node)
@@ -254,7 +249,7 @@ func (in *input) outage() string {
 		return ""
 	}
 	outage := in.contact.Outage()
-	after := in.options.UnreadyAfter
+	after := in.UnreadyAfter
 	if ago := time.Since(outage.Lost); !outage.Lost.IsZero() && after > 0 && ago >= after {
 		return fmt.Sprintf("no contact with API server %s for %s: %s: %s", in.contact.Server(), ago.Round(time.Second), outage.Resource, outage.Cause)
 	}

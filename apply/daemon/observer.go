@@ -1,23 +1,20 @@
 package daemon
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
-	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // observer records the Reconciler's reports in health, metrics, status and log. Only the
 // Reconciler's goroutine uses it.
 type observer struct {
-	health   *serve.Health
+	*session
 	counters *counters
 	progress *progress
 	drift    *drift
-	log      *slog.Logger
 
 	followed  bool            // a sync of compiled objects succeeded: later ones apply changes
 	requests  uint64          // for a sync, in the last State

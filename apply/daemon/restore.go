@@ -35,10 +35,10 @@ func (r *rules) lastPrograms() lastPrograms {
 		return lastPrograms{}
 	}
 	mode := modeOf(programs)
-	if r.options.Follows != nil && boot.isCurrent() && !mode.ByProcess() {
+	if r.Follows != nil && boot.isCurrent() && !mode.ByProcess() {
 		r.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
 	}
-	if mode != r.config.ProxyMode() {
+	if mode != r.config.Config.ProxyMode() {
 		r.log.Info("the boot file is of another mode: the rules in the kernel stay until objects are received", "file", boot.path, "mode", string(mode))
 		return lastPrograms{}
 	}
@@ -147,7 +147,7 @@ func (h *restorer) mendUnknown(ctx context.Context, rec reconcile.Reconciler) {
 	case <-h.input.first.objects:
 	case <-time.After(mendAfter):
 	}
-	cfg := h.config
+	cfg := h.config.Config
 	if ctx.Err() != nil || h.input.missing() == "" || cfg.ProxyMode().ByProcess() || cfg.ProxyMode() == ir.ModeIPVS {
 		return
 	}

@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -24,11 +23,8 @@ func scheduleOf(cfg *config.Config) reconcile.Schedule {
 
 // rules are the rules of a session in the kernel. [session.shutdown] releases what they own.
 type rules struct {
-	options  *Options
-	config   *config.Config
+	*session
 	again    chan struct{} // receives a token to apply the configuration again
-	log      *slog.Logger
-	input    *input
 	observer *observer
 	effects  *effects
 	takeover *takeover.Takeover
@@ -42,7 +38,7 @@ type rules struct {
 // run maintains the rules until ctx ends. It writes the kernel settings, applies the last Programs
 // if there are no objects yet, and then follows the input.
 func (r *rules) run(ctx context.Context) error {
-	writeOOMScore(r.config, r.log)
+	writeOOMScore(r.config.Config, r.log.Logger)
 	last, err := r.open(ctx)
 	if err != nil {
 		return orDone(ctx, err)
@@ -64,7 +60,7 @@ func (r *rules) run(ctx context.Context) error {
 	} else if missing != "" {
 		restored = h.start(ctx, rec, last)
 	}
-	if err := <-r.input.first.readable; err != nil && !restored && r.options.Follows == nil {
+	if err := <-r.input.first.readable; err != nil && !restored && r.Follows == nil {
 		return err
 	} else if err != nil {
 		r.log.Error("the snapshot is invalid: the current objects are kept", "err", err)
@@ -92,7 +88,7 @@ func (r *rules) open(ctx context.Context) (last lastPrograms, err error) {
 		return last, err
 	}
 	last = r.lastPrograms()
-	r.dataplane, err = host.Open(ctx, r.config.ProxyMode(), r.dataplaneOptions())
+	r.dataplane, err = host.Open(ctx, r.config.Config.ProxyMode(), r.dataplaneOptions())
 	return last, err
 }
 
@@ -101,12 +97,12 @@ func (r *rules) prepare(ctx context.Context, last lastPrograms) error {
 	if err := r.input.start(ctx, &r.running); err != nil {
 		return err
 	}
-	if last.IPv4 == nil && r.options.Follows == nil { // nothing is applied: a failed start must not change anything
+	if last.IPv4 == nil && r.Follows == nil { // nothing is applied: a failed start must not change anything
 		if err := <-r.input.first.readable; err != nil {
 			return err
 		}
 	}
-	return writeSettings(r.config, r.input.node, r.log)
+	return writeSettings(r.config.Config, r.input.node, r.log.Logger)
 }
 
 // close closes the dataplane, and node ports on localhost. Proxied connections continue.
@@ -121,9 +117,9 @@ func (r *rules) close() {
 
 // dataplaneOptions returns the options for opening the dataplane.
 func (r *rules) dataplaneOptions() apply.Options {
-	p := r.options
-	o := host.Options(r.config, p.IPVS)
-	o.IPTables, o.LockTimeout, o.Log = p.IPTables, p.LockTimeout, r.log
+	p := r.Options
+	o := host.Options(r.config.Config, p.IPVS)
+	o.IPTables, o.LockTimeout, o.Log = p.IPTables, p.LockTimeout, r.log.Logger
 	o.Local, o.OwnTables, o.Fastpath, o.ServiceMetrics = r.input.store.SetHosted, p.OwnTables, p.Fastpath, p.ServiceMetrics
 	return o
 }
@@ -134,12 +130,12 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	r.observer.counters.measurePackets(counters)
 	r.observer.progress.setCounters(counters)
 	if counters.Traffic != nil {
-		r.observer.counters.CountServices(r.options.MetricsNamespaces, bounded(counters.Traffic))
+		r.observer.counters.CountServices(r.MetricsNamespaces, bounded(counters.Traffic))
 	}
 	r.effects.measureProxied(counters)
 	return reconcile.Reconciler{
 		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: debug.FreeOSMemory},
-		Schedule: scheduleOf(r.config),
+		Schedule: scheduleOf(r.config.Config),
 		Source:   r.input.follower,
 		Drift:    r.drift(ctx),
 		Report:   r.observer.report,
@@ -208,7 +204,7 @@ func (r *rules) synced(s *reconcile.Sync) bool {
 	if !r.settled(s) {
 		return false
 	}
-	if !r.observer.followed && r.options.Follows == nil {
+	if !r.observer.followed && r.Follows == nil {
 		r.observer.logRemoved(s)
 	}
 	r.observer.followed = true
@@ -235,11 +231,11 @@ func orDone(ctx context.Context, err error) error {
 
 // acquireLock waits until no other proxyc writes the node's rules.
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
-	if r.options.Follows != nil && r.options.Follows.lock != nil {
-		return r.options.Follows.lock, nil
+	if r.Follows != nil && r.Follows.lock != nil {
+		return r.Follows.lock, nil
 	}
 	return host.AcquireLock(ctx, func(why error) {
 		r.log.Warn("waiting for another proxyc process to stop", "err", why)
-		r.observer.health.SetNotReady("waiting for another proxyc process to stop: " + why.Error())
+		r.health.SetNotReady("waiting for another proxyc process to stop: " + why.Error())
 	})
 }

@@ -89,13 +89,13 @@ func hosts(nodeName string, hostname func() (string, error)) []string {
 func newRules(s *session, hosts []string) *rules {
 	cfg, log, events := s.config.Config, s.log.Logger, s.input.events
 	observer := &observer{
-		health: s.health, progress: &progress{}, drift: &drift{log: log, now: time.Now}, log: log,
+		session: s, progress: &progress{}, drift: &drift{log: log, now: time.Now},
 		counters: &counters{Metrics: s.metrics, store: s.input.store, follower: s.input.follower, began: time.Now()},
 	}
 	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(s.IPVS.DrainDeadline, apply.DrainDeadline), Retry: cfg.SyncPeriod(), Log: log,
 		Retrying: s.faults.retrying, Failed: s.metrics.LeftoverFailures.Inc, Repaired: observer.drift.repairedSince, Send: events.Send})
 	return &rules{
-		options: s.Options, config: cfg, again: make(chan struct{}, 1), log: log, input: s.input, observer: observer, takeover: takeover,
+		session: s, again: make(chan struct{}, 1), observer: observer, takeover: takeover,
 		effects: newEffects(s, newChecks(s.health, s.faults, events, log, hosts)),
 	}
 }
