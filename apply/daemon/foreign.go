@@ -124,16 +124,14 @@ func (n *foreignRules) request() <-chan struct{} {
 // follow logs new and removed foreign rules until ctx ends.
 func (n *foreignRules) follow(ctx context.Context) error {
 	var logged loggedRules
-	for {
+	look := func() {
 		if found, err := n.get(ctx); err == nil {
 			logged.update(n.log, found)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(foreignLogInterval):
-		}
 	}
+	look()
+	apply.Every(ctx, foreignLogInterval, look)
+	return nil
 }
 
 // loggedRules are the logged foreign rules with their messages.

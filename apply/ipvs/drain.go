@@ -108,18 +108,11 @@ func (d *drainer) publish() {
 
 // run sweeps until ctx ends.
 func (d *drainer) run(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := d.sweep(ctx); err != nil && ctx.Err() == nil && d.log != nil {
-				d.log.Error("draining backends cannot be checked", "err", err)
-			}
+	apply.Every(ctx, sweepEvery, func() {
+		if err := d.sweep(ctx); err != nil && ctx.Err() == nil && d.log != nil {
+			d.log.Error("draining backends cannot be checked", "err", err)
 		}
-	}
+	})
 }
 
 // sweep removes the real servers that have no connections left, or whose drain deadline has passed.

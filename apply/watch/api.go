@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -93,7 +94,7 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	}
 	ctx = quietRetries(ctx, a.Log)
 	var running, required, optional sync.WaitGroup // kinds whose initial objects have not all arrived
-	running.Go(func() { a.Contact.run(ctx) })
+	running.Go(func() { apply.Every(ctx, silenceCheck, a.Contact.checkSilence) })
 	for _, k := range kinds {
 		a.Contact.resource(k.name).expect(k.optional)
 	}

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -331,19 +330,5 @@ func (c *Contact) checkSilence() {
 				h.markLost(c.now(), &timeoutError{noEvent, most})
 			}
 		})
-	}
-}
-
-// run checks for silent resources until ctx ends.
-func (c *Contact) run(ctx context.Context) {
-	tick := time.NewTicker(silenceCheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			c.checkSilence()
-		}
 	}
 }

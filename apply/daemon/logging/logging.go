@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
@@ -57,19 +58,10 @@ func (l *Logger) Flush() { l.info.flush() }
 
 // Run writes buffered messages, at least every flushFrequency, until ctx ends.
 func (l *Logger) Run(ctx context.Context) error {
-	if l.info.size == 0 {
-		return nil
+	if l.info.size > 0 {
+		apply.Every(ctx, l.every, l.Flush)
 	}
-	tick := time.NewTicker(l.every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			l.Flush()
-		}
-	}
+	return nil
 }
 
 // stream is a destination of messages, buffered if size is not 0.

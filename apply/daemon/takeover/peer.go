@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/monitor"
@@ -106,16 +107,8 @@ func (p *peer) begin() {
 
 // watch checks until ctx ends.
 func (p *peer) watch(ctx context.Context) {
-	ticker := time.NewTicker(checkInterval)
-	defer ticker.Stop()
-	for {
-		p.step(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	p.step(ctx)
+	apply.Every(ctx, checkInterval, func() { p.step(ctx) })
 }
 
 func (p *peer) step(ctx context.Context) {
