@@ -167,38 +167,30 @@ func (in *input) waiting() string {
 	return "waiting for the initial objects from API server " + in.contact.Server()
 }
 
-// wait waits for the complete input. It returns false if ctx ends before.
+// wait waits for the complete input, and until the Node contains what detectLocalMode requires, as
+// kube-proxy does (DET-2): rules that cannot identify pods must not replace those that can. It returns
+// false if ctx ends before.
 func (in *input) wait(ctx context.Context) bool {
 	in.health.SetNotReady(in.waiting())
 	select {
 	case <-ctx.Done():
-		return false
 	case <-in.first.objects:
 	}
-	return in.waitForPodRanges(ctx) && ctx.Err() == nil // select chooses randomly if both are ready
-}
-
-// waitForPodRanges waits until the Node contains what detectLocalMode requires, as kube-proxy does
-// (DET-2). It returns false if ctx ends before. Rules that cannot identify pods must not replace
-// those that can.
-func (in *input) waitForPodRanges(ctx context.Context) bool {
-	told := false
-	for {
+	for reported := false; ctx.Err() == nil; reported = true { // select chooses randomly if both are ready
 		why := in.missingPodRanges()
 		if why == "" {
 			return true
 		}
-		if !told {
-			told = true
+		if !reported {
 			in.log.Warn(why + "; the rules are unchanged")
 			in.health.SetNotReady(why)
 		}
 		select {
 		case <-ctx.Done():
-			return false
 		case <-in.store.Changed():
 		}
 	}
+	return false
 }
 
 // missingPodRanges describes what is missing to identify pods; "" for nothing.
