@@ -23,7 +23,7 @@ type reportCmd struct {
 	Contracts     []string `short:"f" sep:"none" placeholder:"FILE" help:"Contracts that must hold, as for assert. May be repeated."`
 	Packets       string   `placeholder:"FILE" help:"Packets with expected results, as for trace."`
 	Suppress      []string `placeholder:"FILE" sep:"none" help:"Accepted findings, as for lint, and accepted changes: opens or lost, then Service NAMESPACE/NAME, or unknown, then what is not known. May be repeated."`
-	FailOn        string   `enum:"none,danger" default:"none" help:"What causes exit code 1: none, or danger: a contract or packet that fails, an existing destination that opens or is lost, one that opens to clients outside of the cluster, or what is not known: changed files that are not read, policies, ports on Nodes, and settings for clients of load balancers. Removed Services inside of the cluster, and other objects that are not compared, are only listed."`
+	FailOn        string   `enum:"none,danger" default:"none" help:"What causes exit code 1: none, or danger: a contract or packet that fails, an existing destination that opens or is lost, one that opens to clients outside of the cluster, or what is not known: changed files that are not read, output of other tools, policies, ports on Nodes, and settings for clients of load balancers. Removed Services inside of the cluster, and other objects that are not compared, are only listed."`
 	Output        []string `short:"o" default:"html" sep:"none" placeholder:"FORMAT" help:"Output: html, markdown, or a file with suffix .html, .md or .sarif. With --against, Markdown is a comment for a pull request. May be repeated."`
 }
 

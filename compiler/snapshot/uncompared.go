@@ -24,6 +24,7 @@ type Uncompared struct {
 	Content any   // as decoded from JSON
 	Copies  []any // other versions, in the order of the input
 	Decides bool  // by itself, who reaches pods
+	Renders bool  // programs make objects from all its fields
 }
 
 // applying matches the annotations by which tools decide whether, and for how long, they apply an object.
@@ -130,6 +131,59 @@ func (u Uncompared) Equal(v Uncompared) bool {
 	return SameElements(append(slices.Clip(u.Copies), u.Content), append(slices.Clip(v.Copies), v.Content))
 }
 
+// SameOutput reports whether programs make the same objects from both sides, as far as their fields show.
+func (u Uncompared) SameOutput(v Uncompared) bool { return SameElements(u.outputs(), v.outputs()) }
+
+// outputs returns the fields of each version that decide what programs make from it, if there are any.
+func (u Uncompared) outputs() (out [][]string) {
+	for _, content := range append(slices.Clip(u.Copies), u.Content) {
+		var fields []string
+		leaves(content, "", func(field string) {
+			if u.Renders && !operating.MatchString(field) || !u.Renders && exposed.MatchString(field) {
+				fields = append(fields, field)
+			}
+		})
+		if slices.Sort(fields); fields != nil {
+			out = append(out, fields)
+		}
+	}
+	return out
+}
+
+// leaves adds each field without fields of its own, as ".spec.type: string LoadBalancer", and the end of each list and empty object. The
+// paths of the fields of an object in another one contain "{object}".
+func leaves(v any, path string, add func(field string)) {
+	switch v := v.(type) {
+	case map[string]any:
+		if v["apiVersion"] != nil && v["kind"] != nil && v["metadata"] != nil {
+			path += "{object}"
+		}
+		for key, field := range v {
+			leaves(field, path+"."+key, add)
+		}
+		if len(v) > 0 {
+			return
+		}
+	case []any:
+		for i, item := range v {
+			leaves(item, fmt.Sprintf("%s[%d]", path, i), add)
+		}
+		path, v = fmt.Sprintf("%s[%d]", path, len(v)), nil
+	}
+	add(fmt.Sprintf("%s: %T %v", path, v, v))
+}
+
+// operating matches the fields that decide only when, how and by whom an object is rendered, or which images its pods have.
+var operating = regexp.MustCompile(`^: |^\.metadata\b|^\.spec((\.chart|\.template)\.spec)?\.((retryI|i)nterval|timeout|suspend|prune|wait|force|dependsOn|healthCheck(s|Exprs)|install|upgrade|` +
+	`test|rollback|uninstall|driftDetection|maxHistory|serviceAccountName|decryption|persistentClient|info|project|revisionHistoryLimit|syncPolicy|reconcileStrategy|verify|` +
+	`\w*[sS]ecretRef|provider|insecure|passCredentials|backOffLimit|jobImage|deletionPolicy|images)[.:[{]`)
+
+// exposed matches fields and values that decide who reaches Services and pods, in any language, and objects in fields.
+var exposed = regexp.MustCompile(`(?is)\b(loadBalancer(Class|IP|SourceRanges)?|nodePorts?|externalIPs|hostPorts?|hostNetwork)\b|\{object\}|\bapiVersion\b.*\bkind\b.*\bmetadata\b`)
+
+// Exposes reports whether a text contains such a field or value.
+func Exposes(text []byte) bool { return exposed.Match(text) }
+
 // SameElements reports whether two lists have equal elements, each as often, in any order.
 func SameElements[T any](a, b []T) bool {
 	b = slices.Clone(b)
@@ -176,20 +230,8 @@ func (s *Snapshot) applyUncompared(o *Snapshot) {
 
 // contains reports whether a value has all fields of another, with their values.
 func contains(v, want any) bool {
-	switch want := want.(type) {
-	case map[string]any:
-		of, ok := v.(map[string]any)
-		for key, field := range want {
-			ok = ok && contains(of[key], field)
-		}
-		return ok
-	case []any:
-		of, ok := v.([]any)
-		ok = ok && len(of) == len(want)
-		for i := 0; ok && i < len(want); i++ {
-			ok = contains(of[i], want[i])
-		}
-		return ok
-	}
-	return reflect.DeepEqual(v, want)
+	has, all := map[string]bool{}, true
+	leaves(v, "", func(field string) { has[field] = true })
+	leaves(want, "", func(field string) { all = all && has[field] })
+	return all
 }

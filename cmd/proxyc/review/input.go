@@ -215,8 +215,8 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 			}
 		}
 		if f.FromDirectory {
-			if f.why = broken; makesValues(f.Name, data) {
-				f.passed = aside
+			if f.why = broken; isAside(f.Name, data) {
+				f.passed = makesObjects(f.Name, data)
 			}
 			j.keep(from, f, data)
 			continue

@@ -40,8 +40,9 @@ const (
 	hiddenDir  = "file in a hidden directory"
 	otherFile  = "file with objects and another extension"
 	linkedDir  = "link to another directory"
-	// aside is a file without objects from which programs may make some: values of a chart, or Terraform.
-	aside = "other file"
+	// aside is a file without objects from which programs may make some, such as Terraform, and source one from which they do.
+	aside  = "other file"
+	source = "source of objects"
 )
 
 // unread reports whether the objects of the file are unknown.
@@ -52,7 +53,7 @@ func (f *file) isPassed() bool { return f != nil && f.passed != "" && f.by == ""
 
 // isPlain reports whether all objects of a file are read, if a side has it.
 func (f *file) isPlain() bool {
-	return f == nil || !f.unread() && (f.passed == "" || f.passed == aside)
+	return f == nil || !f.unread() && (f.passed == "" || f.passed == aside || f.passed == source)
 }
 
 // leadsOutside reports whether the file is a link to a directory of which no file is read.
@@ -151,30 +152,44 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 	}
 	if rendered := f.by != "" || f.passed == hiddenFile; rendered && err != nil {
 		fail(f.Name, files.Reason(err))
-	} else if f.by != "" || err == nil && objectKey.Match(data) { // others, such as images of disks, are nothing to any tool
-		j.keep(from, f, data)
-	} else if err == nil && f.passed == otherFile && makesObjects(f.Name, data) {
-		f.passed = aside
+	} else if f.by != "" || err == nil && objectKey.Match(data) || err == nil && f.passed == otherFile && makesObjects(f.Name, data) != "" {
+		if f.passed == otherFile { // others, such as images of disks, are nothing to any tool
+			f.passed = cmp.Or(makesObjects(f.Name, data), otherFile)
+		}
 		j.keep(from, f, data)
 	}
 }
 
-// makesObjects reports whether programs may make objects from a file.
-func makesObjects(name string, data []byte) bool {
-	return language.MatchString(name) || generator.Match(data)
+// makesObjects returns whether programs make objects from a file that is not read as manifests: source, aside if they may, or "".
+func makesObjects(name string, data []byte) string {
+	switch base := filepath.Base(name); {
+	case values.MatchString(base), language.MatchString(base) && (written.Match(data) || snapshot.Exposes(data)), generator.Match(data):
+		return source
+	case language.MatchString(base), files.IsObjects(base):
+		return aside
+	}
+	return ""
 }
 
-// language matches names of files in languages from which programs make objects.
-var language = regexp.MustCompile(`\.(tf|tfvars|hcl|jsonnet|libsonnet|cue|gotmpl|tmpl|tpl|j2|k|pkl)$`)
+// Names of files that contain values of charts, that are in languages from which programs make objects, and of those in a
+// language whose files import each other.
+var (
+	values    = regexp.MustCompile(`(?i)values.*\.(ya?ml|gotmpl|tmpl|j2)$|^helmfile`)
+	language  = regexp.MustCompile(`\.(tf|tfvars|hcl|jsonnet|libsonnet|cue|gotmpl|tmpl|tpl|j2|k|pkl|ya?ml(\.(envsubst|erb|hbs|in|mustache|template))?)$`)
+	importing = regexp.MustCompile(`(sonnet|\.cue|\.k|\.pkl)$`)
+)
 
-// generator matches libraries that make objects, in programs in any language.
-var generator = regexp.MustCompile(`cdk8s|pulumi[-/_]kubernetes`)
+// written matches an object, or a library that makes objects, in these languages, and generator one in programs.
+var (
+	written   = regexp.MustCompile(`(?s)\bapiVersion\b.*\bkind\b|\bkind\b.*\bapiVersion\b|\b(k|k8s|kausal)\.libsonnet|k8s\.io/api/|\bk8s\.api\b|resource\s+"(helm|kubectl|kubernetes)_`)
+	generator = regexp.MustCompile(`(from|import|require)\b.*(cdk8s|pulumi[-/_]kubernetes)|"github\.com/(cdk8s-team|pulumi/pulumi-kubernetes)/`)
+)
 
 // objectKey matches the field that every object has, but not one in a script of another file.
 var objectKey = regexp.MustCompile(`(?m)(^|[{,]\s*)apiVersion\s*:|["']apiVersion["']\s*:`)
 
-// makesValues reports whether a file that was read is YAML without objects, such as values of a chart.
-func makesValues(name string, data []byte) bool {
+// isAside reports whether a file that was read is YAML without objects, such as values of a chart.
+func isAside(name string, data []byte) bool {
 	return filepath.Ext(name) != ".json" && !files.IsKustomization(name) && len(data) > 0 && !objectKey.Match(data)
 }
 
@@ -237,7 +252,7 @@ func (j *Input) ReportUnread(rendered diag.Severity, use string, some map[string
 		if some != nil && !some[cmp.Or(f.by, below)] {
 			continue
 		}
-		if f.isPassed() && f.passed != aside && (f.passed != linkedDir || f.leadsOutside()) {
+		if f.isPassed() && !f.isPlain() && (f.passed != linkedDir || f.leadsOutside()) {
 			passed = append(passed, f)
 		}
 		if !f.unread() {
@@ -340,6 +355,7 @@ func CompareUnread(was, is *Input) {
 			named[f.Name] = below
 		}
 	}
+	isSource := sources(was, is)
 	var same, broken []string
 	changed := map[string][]string{} // files, by what renders them
 	for _, below := range slices.Sorted(maps.Keys(all)) {
@@ -359,6 +375,8 @@ func CompareUnread(was, is *Input) {
 			is.NotApplied = append(is.NotApplied, linkedDir+" "+short(below)+" (outside)")
 		case old.isPassed() && now.isPassed() && old.sum == now.sum:
 		case has.isPassed() && has.passed != hiddenFile && ofOverlay(below): // kubectl does not apply it with an overlay
+		case isSource(old) || isSource(now):
+			is.NotRead = append(is.NotRead, short(below)+Action(old != nil, now != nil))
 		case has.isPassed() && has.passed != hiddenFile && (old == nil || old.isPassed()):
 			differs[below] = true
 			is.NotApplied = append(is.NotApplied, has.passed+" "+short(below)+Action(old != nil, now != nil))
@@ -398,6 +416,22 @@ func CompareUnread(was, is *Input) {
 	slices.Sort(is.NotRead)
 	is.NotRead = slices.Compact(is.NotRead)
 	is.ReportUnread(diag.Warning, RenderFirst, differs)
+}
+
+// sources returns whether programs make objects from a file that no verb reads. Files that import each other do if one with their
+// extension does, or if they are beside manifests.
+func sources(sides ...*Input) func(*file) bool {
+	beside := map[string]bool{}
+	for _, side := range sides {
+		for below, f := range side.files {
+			beside[filepath.Dir(below)] = beside[filepath.Dir(below)] || f.passed == "" && f.by == ""
+			beside[importing.FindString(below)] = beside[importing.FindString(below)] || f.passed == source
+		}
+	}
+	return func(f *file) bool {
+		return f != nil && f.by == "" && (f.passed == source ||
+			f.passed == aside && importing.MatchString(f.below) && (beside[importing.FindString(f.below)] || beside[filepath.Dir(f.below)]))
+	}
 }
 
 // Action returns the text after the name of something that differs, by whether the sides have it.

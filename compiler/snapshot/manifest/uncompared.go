@@ -40,8 +40,21 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	}
 	in["metadata"] = snapshot.MetadataOf(meta)
 	name := snapshot.NameOf(meta)
-	return snapshot.Uncompared{Object: strings.Map(named, snapshot.ObjectName(l.kind, name)), Name: name, Content: in, Decides: decides}
+	return snapshot.Uncompared{Object: strings.Map(named, snapshot.ObjectName(l.kind, name)), Name: name, Content: in, Decides: decides,
+		Renders: renders(group+"/"+l.kind, spec)}
 }
+
+// renders reports whether programs make objects from all fields of an object.
+func renders(kind string, spec map[string]any) bool {
+	return renderer.MatchString(kind) || slices.ContainsFunc(slices.Collect(maps.Keys(spec)), rendered.MatchString)
+}
+
+// renderer matches the groups and kinds of objects from which Flux, Argo CD, k3s, Fleet, Crossplane and others make objects.
+var renderer = regexp.MustCompile(`^(helm|kustomize|source)\.(toolkit|extensions)\.fluxcd\.io/|^fluxcd\.controlplane\.io/|^argoproj\.io/Application|^helm\.cattle\.io/|^fleet\.cattle\.io/|` +
+	`^(apiextensions|helm|kubernetes|pkg)(\.m)?\.crossplane\.io/|^kro\.run/|k14s\.io/App$|carvel\.dev/PackageInstall$|open-cluster-management\.io/|^configsync\.gke\.io/|^template\.openshift\.io/`)
+
+// rendered matches the fields of objects of other groups that name a chart, its values, or a composition.
+var rendered = regexp.MustCompile(`^(chart|composition|values)`)
 
 // clusterScoped matches the groups and kinds of objects without a namespace.
 var clusterScoped = regexp.MustCompile(`registration\.k8s\.io/|/(Cluster.+|.*Class|Namespace|CustomResourceDefinition)$`)
@@ -61,8 +74,9 @@ var admission = regexp.MustCompile(`(^|\.)(kyverno|kubewarden)\.io$`)
 var unrelated = regexp.MustCompile(`^(apps|batch|policy|discovery\.k8s\.io)/|^(extensions/(DaemonSet|Deployment|ReplicaSet)|networking\.k8s\.io/(IPAddress|ServiceCIDR))$|` +
 	`(^|\.)(apiserver|audit|authentication|authorization|autoscaling|certificates|config|coordination|events|metrics|node|scheduling|storage)\.k8s\.io/`)
 
-// plain are the kinds without a group that matter: a ConfigMap may contain manifests, settings or names.
-var plain = []string{"ConfigMap", "Namespace", "ResourceQuota"}
+// plain are the kinds without a group that matter: a ConfigMap may contain manifests, settings or names, and a Secret values
+// of a chart.
+var plain = []string{"ConfigMap", "Namespace", "ResourceQuota", "Secret"}
 
 // named replaces a character that no name of an object has, nor the blank after its kind: a tool may
 // replace ${APP} in a name, and the text of others is not for output.

@@ -51,6 +51,7 @@ func (d *Diff) addNotCompared(was, is *review.Input, of func(ir.Name) bool) {
 // addOthers adds the objects of other kinds that differ.
 func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 	before, after := was.Snapshot.Uncompared(), is.Snapshot.Uncompared()
+	renderers := contents(was, is, func(u snapshot.Uncompared) bool { return u.Renders })
 	all := maps.Clone(before)
 	maps.Copy(all, after)
 	for object, u := range all {
@@ -61,24 +62,34 @@ func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 			continue
 		}
 		list := &d.NotCompared
-		if old.Decides || now.Decides {
+		switch kind, name := snapshot.ParseObject(object); {
+		case old.Decides || now.Decides:
 			list = &d.NotRead
+		case !old.SameOutput(now) || (kind == "ConfigMap" || kind == "Secret") && names(renderers, name.Name, "from"):
+			list, object = &d.NotRead, "output of "+object
+		case kind == "Secret":
+			continue
 		}
 		*list = append(*list, object+review.Action(had, has))
 	}
 }
 
-// relabelled returns the workloads, Namespaces and Nodes of which a label or another property differs that a policy of either
-// side contains, or that a service mesh reads.
-func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
-	var policies []any
-	for _, all := range [...]map[string]snapshot.Uncompared{was.Snapshot.Uncompared(), is.Snapshot.Uncompared()} {
-		for _, u := range all {
-			if u.Decides {
-				policies = append(append(policies, u.Content), u.Copies...)
+// contents returns the contents of some objects of both sides.
+func contents(was, is *review.Input, some func(snapshot.Uncompared) bool) (out []any) {
+	for _, side := range [...]*review.Input{was, is} {
+		for _, u := range side.Snapshot.Uncompared() {
+			if some(u) {
+				out = append(append(out, u.Content), u.Copies...)
 			}
 		}
 	}
+	return out
+}
+
+// relabelled returns the workloads, Namespaces and Nodes of which a label or another property differs that a policy of either
+// side contains, or that a service mesh reads.
+func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
+	policies := contents(was, is, func(u snapshot.Uncompared) bool { return u.Decides })
 	before := identities(was)
 	for object, now := range identities(is) {
 		old, had := before[object]
