@@ -22,7 +22,7 @@ type traceCmd struct {
 	namespaceFlag
 
 	From    string  `placeholder:"SOURCE" help:"Sender: pod:NAMESPACE/NAME, node, node:NAME or IP[:PORT][@INTERFACE]. node is this node. The default INTERFACE is the one with the network of the address, or eth0 if unknown. PORT is relevant only for a choice by Maglev table."`
-	To      string  `placeholder:"DESTINATION" help:"Destination: IP:PORT[/PROTO] or NAMESPACE/NAME:PORT[/PROTO]. The DNS name of a Service is accepted too, and a kind of frontend before a name, as in \"LoadBalancer of NAMESPACE/NAME:PORT\". PORT is a name or a number. The default protocol is tcp."`
+	To      string  `placeholder:"DESTINATION" help:"Destination: IP:PORT[/PROTO] or NAMESPACE/NAME[:PORT][/PROTO]. The DNS name of a Service is accepted too, and a kind of frontend before a name, as in \"LoadBalancer of NAMESPACE/NAME:PORT\". PORT is a name or a number; the only one of a Service is the default. The default protocol is tcp."`
 	Expect  *string `placeholder:"FATE" help:"Expected result; exit 1 if it differs. One of served, rejected, dropped, \"not proxied\", or all backends as they are printed."`
 	Packets string  `placeholder:"FILE" help:"Trace the packets of a file; - for standard input. Each line is a JSON object with from, to and, optionally, expect."`
 	Kernel  bool    `help:"Trace the rules of this node's kernel; exit 1 if the result differs. It is the default on a node with a daemon, without other input. Foreign rules are included as far as proxyc supports them. It requires root, and nft for foreign tables."`
@@ -94,8 +94,12 @@ func (c *traceCmd) check() error {
 		return errors.New("--kernel: cannot be combined with --packets and --expect: the expected result is that of the compiled rules")
 	case c.Packets != "":
 		return nil
-	case c.From == "" || c.To == "":
+	case c.From+c.To == "":
 		return errors.New("missing flags: --from=SOURCE, --to=DESTINATION, or --packets=FILE")
+	case c.From == "":
+		return errors.New("missing flags: --from=SOURCE")
+	case c.To == "":
+		return errors.New("missing flags: --to=DESTINATION")
 	}
 	return trace.Expectation{Expect: c.Expect}.Check()
 }

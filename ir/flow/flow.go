@@ -108,6 +108,17 @@ type Note struct {
 	Nodes  []string  `json:"nodes"`
 }
 
+// NameInDNS is what a note about a Service without rules is about, in no family.
+const NameInDNS = "name in DNS"
+
+// Title returns what a note is about, with its family.
+func (n *Note) Title() string {
+	if n.What == NameInDNS {
+		return n.What
+	}
+	return n.Family.String() + " " + n.What
+}
+
 // Compare returns the Services that differ between two Programs of one node and
 // family, sorted by name, and the number of compared classes of packets. A nil
 // Program has no Services and no node. If ctx ends because of a prove.Limit,

@@ -308,9 +308,11 @@ func (j *Input) Assume(s *assume.StandIns) {
 }
 
 // forgetHost replaces the name of this machine, which is no node of the cluster if there are only
-// manifests, so that the output is the same on every machine.
+// manifests without its endpoints, so that the output is the same on every machine.
 func (j *Input) forgetHost() {
-	if j.OfHost && len(j.Snapshot.Nodes()) == 0 {
+	here := func(e snapshot.Endpoint) bool { return e.NodeName == j.Facts.NodeName }
+	if j.OfHost && len(j.Snapshot.Nodes()) == 0 &&
+		!slices.ContainsFunc(j.Snapshot.Document().Slices, func(s *snapshot.EndpointSlice) bool { return slices.ContainsFunc(s.Endpoints, here) }) {
 		j.Facts.NodeName = assume.Node
 	}
 }

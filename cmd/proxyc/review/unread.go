@@ -203,7 +203,7 @@ func (j *Input) keep(from Files, f *file, data []byte) {
 	which, name, _ := strings.Cut(f.below, " ")
 	paths, bases := listedBy(name, data)
 	for _, path := range paths {
-		if f.lists = append(f.lists, which+" "+path); strings.HasPrefix(path, "../") {
+		if f.lists = append(f.lists, which+" "+path); !filepath.IsLocal(path) {
 			ir.SetIn(&f.reach, path, from.reach(filepath.Join(strings.TrimSuffix(f.Name, name), path)))
 		}
 	}

@@ -256,6 +256,7 @@ func explain(text []byte, err error) (path, msg string) {
 		return "", err.Error()
 	}
 	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
+	wrong.Field = embedded.ReplaceAllString(wrong.Field, "")
 	path = pathOf(text, func(t *token) bool { return t.reader.InputOffset() >= wrong.Offset })
 	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) || wrong.Field == "" {
 		// A type with its own decoder counts offsets from its own start.
@@ -265,6 +266,9 @@ func explain(text []byte, err error) (path, msg string) {
 	}
 	return path, msg
 }
+
+// embedded matches the name of an embedded type in a path of the JSON decoder.
+var embedded = regexp.MustCompile(`\b[A-Z]\w*\.`)
 
 // isKind reports whether a value has a type in the JSON decoder's notation, such
 // as "bool" or "number 1.5".

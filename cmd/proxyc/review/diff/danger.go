@@ -29,9 +29,12 @@ func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) 
 			dangers[s.Effect] += len(s.Flows) + len(s.Notes)
 		}
 	}
+	all := flow.Count(d.Services).Effects // as the table has them
 	for _, effect := range flow.Effects() {
-		if n := dangers[effect]; n > 0 {
+		if n := dangers[effect]; n == all[effect] && n > 0 {
 			failures = append(failures, fmt.Sprintf("%s %d", effect, n))
+		} else if n > 0 {
+			failures = append(failures, fmt.Sprintf("%s %d of %d", effect, n, all[effect]))
 		}
 	}
 	unknown := slices.DeleteFunc(slices.Concat(d.Unknown, d.NotRead), func(what string) bool { return accepts("unknown", NameOf(what), what) })

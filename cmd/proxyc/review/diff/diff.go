@@ -185,7 +185,13 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	}
 	slices.Sort(d.NotRead)
 	d.Facts = facts.list()
-	d.setServices(merged.Services())
+	services := merged.Services()
+	for i := range services { // one that stays may lose its rules: it becomes headless
+		if name := services[i].Name; was.Snapshot.Service(name) != nil && is.Snapshot.Service(name) != nil {
+			services[i].Action = flow.Changed
+		}
+	}
+	d.setServices(services)
 	return d, nil
 }
 
@@ -211,8 +217,12 @@ func unassumed(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service
 			}
 		}
 		if before, after := sides[0].Resolved(svc.Name), sides[1].Resolved(svc.Name); before != nil || after != nil {
-			if before != nil && after != nil && (len(before) > 0 || svc.ClusterIP == "None") && a.Reduced == b.Reduced {
-				note(effectOf(before, after), "name in DNS", strings.Join(before, ", "), strings.Join(after, ", "))
+			if a.Reduced == b.Reduced && leads(before, after, svc) {
+				effect := effectOf(before, after)
+				if before == nil {
+					before = []string{cmp.Or(old.Type, "ClusterIP")}
+				}
+				note(effect, flow.NameInDNS, strings.Join(before, ", "), strings.Join(after, ", "))
 			}
 			continue
 		}
@@ -225,6 +235,11 @@ func unassumed(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service
 		}
 	}
 	return out
+}
+
+// leads reports whether the targets of the name of a Service are known before and after a change.
+func leads(before, after []string, svc *snapshot.Service) bool {
+	return after != nil && (svc.Type == "ExternalName" || before != nil && (len(before) > 0 || svc.ClusterIP == "None"))
 }
 
 // effectOf returns the effect of other targets of a name.
@@ -254,9 +269,6 @@ func (d *Diff) addNew(ctx context.Context, merged *flow.Merger, was, is *review.
 			for i := range services {
 				s := &services[i]
 				s.Notes, s.Flows = nil, slices.DeleteFunc(s.Flows, func(f flow.Flow) bool { return f.Change.Effect != flow.Opens })
-				if was.Snapshot.Service(s.Name) != nil {
-					s.Action = flow.Changed
-				}
 			}
 			merged.Add(n.NodeName, services)
 		}

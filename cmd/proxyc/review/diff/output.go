@@ -170,7 +170,7 @@ func (d *Diff) writeEntry(w io.Writer, g *flow.Entry, wide bool) {
 		}
 	}
 	for _, n := range g.Notes {
-		fmt.Fprintf(w, "    %s %s: %s%s\n", n.Family, n.What, arrow(n.Before, n.After), d.onNodes(n.Nodes))
+		fmt.Fprintf(w, "    %s: %s%s\n", n.Title(), arrow(n.Before, n.After), d.onNodes(n.Nodes))
 	}
 }
 
@@ -370,7 +370,7 @@ func (d *Diff) markdownEntry(w *bytes.Buffer, g *flow.Entry, omitted bool) (show
 			"was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", ")))
 	}
 	for _, n := range g.Notes {
-		row("", "", lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)), "")
+		row("", "", lint.Cell(n.Title()+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)), "")
 	}
 	return shown, omitted
 }
