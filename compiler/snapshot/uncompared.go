@@ -118,6 +118,17 @@ func PlacingOf(annotations map[string]string, spec *corev1.PodSpec, containers [
 // Uncompared returns them by object: "Ingress shop/web". They must not be changed.
 func (s *Snapshot) Uncompared() map[string]Uncompared { return s.uncompared }
 
+// Renderers returns the text of all from which programs make objects.
+func (s *Snapshot) Renderers() string {
+	var text strings.Builder
+	for _, u := range s.uncompared {
+		if u.Renders {
+			fmt.Fprint(&text, u.Content, u.Copies)
+		}
+	}
+	return text.String()
+}
+
 // AddUncompared adds one, or another version of it, which may be equal: files may be for different clusters.
 func (s *Snapshot) AddUncompared(u Uncompared) {
 	if old, ok := s.uncompared[u.Object]; ok {

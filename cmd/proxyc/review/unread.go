@@ -419,10 +419,11 @@ func CompareUnread(was, is *Input) {
 }
 
 // sources returns whether programs make objects from a file that no verb reads. Files that import each other do if one with their
-// extension does, or if they are beside manifests.
+// extension does, or if they are beside manifests. So does each file, such as values, that an object for such programs names.
 func sources(sides ...*Input) func(*file) bool {
-	beside := map[string]bool{}
+	renderers, beside := "", map[string]bool{}
 	for _, side := range sides {
+		renderers += side.Snapshot.Renderers()
 		for below, f := range side.files {
 			beside[filepath.Dir(below)] = beside[filepath.Dir(below)] || f.passed == "" && f.by == ""
 			beside[importing.FindString(below)] = beside[importing.FindString(below)] || f.passed == source
@@ -430,6 +431,7 @@ func sources(sides ...*Input) func(*file) bool {
 	}
 	return func(f *file) bool {
 		return f != nil && f.by == "" && (f.passed == source ||
+			f.passed == aside && strings.Contains(renderers, filepath.Base(f.below)) ||
 			f.passed == aside && importing.MatchString(f.below) && (beside[importing.FindString(f.below)] || beside[filepath.Dir(f.below)]))
 	}
 }
