@@ -179,7 +179,8 @@ func leaves(v any, path string, add func(field string)) {
 		for i, item := range v {
 			leaves(item, fmt.Sprintf("%s[%d]", path, i), add)
 		}
-		path, v = fmt.Sprintf("%s[%d]", path, len(v)), nil
+		add(fmt.Sprintf("%s[%d]: ", path, len(v)))
+		return
 	}
 	add(fmt.Sprintf("%s: %T %v", path, v, v))
 }
@@ -187,7 +188,7 @@ func leaves(v any, path string, add func(field string)) {
 // operating matches the fields that decide only when, how and by whom an object is rendered, or which images its pods have.
 var operating = regexp.MustCompile(`^: |^\.metadata\b|^\.spec((\.chart|\.template)\.spec)?\.((retryI|i)nterval|timeout|suspend|prune|wait|force|dependsOn|healthCheck(s|Exprs)|install|upgrade|` +
 	`test|rollback|uninstall|driftDetection|maxHistory|serviceAccountName|decryption|persistentClient|info|project|revisionHistoryLimit|syncPolicy|reconcileStrategy|verify|` +
-	`\w*[sS]ecretRef|provider|insecure|passCredentials|backOffLimit|jobImage|deletionPolicy|images)[.:[{]`)
+	`\w*[sS]ecretRef|provider|insecure|passCredentials|backOffLimit|jobImage|deletionPolicy|images)[.:[{]|^\.spec\.(source\.helm\.valuesObject|values)\.(.*\.)?(image(Tag)?|tag|digest)(\.\w+)?: `)
 
 // exposed matches fields and values that decide who reaches Services and pods, in any language, and objects in fields.
 var exposed = regexp.MustCompile(`(?is)\b(loadBalancer(Class|IP|SourceRanges)?|nodePorts?|externalIPs|hostPorts?|hostNetwork)\b|\{object\}|\bapiVersion\b.*\bkind\b.*\bmetadata\b`)
