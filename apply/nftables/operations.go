@@ -8,23 +8,27 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// operations yields the operations of a change.
+// operations emits the operations of a change.
 type operations struct {
+	*apply.Emitter
 	*change
 	names  bool   // include names of elements; otherwise operations can only be counted
 	texts  bool   // include actual and wanted content
 	prefix string // "ip proxyc"
-	yield  func(apply.Operation) bool
 }
 
-func (o *operations) all() bool {
-	if o.table.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.prefix, Have: o.lines(o.table.reasons)}) {
-		return false
+func (o *operations) all() {
+	if o.table.drop {
+		o.Emit(apply.Operation{Verb: apply.Change, Object: "table " + o.prefix, Have: o.lines(o.table.reasons)})
 	}
-	if o.table.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.prefix, Have: o.lines([]string{codec.FlagPersist}), Want: o.lines([]string{codec.FlagsOwned})}) {
-		return false
+	if o.table.adopt {
+		o.Emit(apply.Operation{Verb: apply.Change, Object: "table " + o.prefix, Have: o.lines([]string{codec.FlagPersist}), Want: o.lines([]string{codec.FlagsOwned})})
 	}
-	return o.declarations() && o.rules() && o.elementChanges() && o.affinityEntries() && o.removals()
+	o.declarations()
+	o.rules()
+	o.elementChanges()
+	o.affinityEntries()
+	o.removals()
 }
 
 // lines returns Have or Want of a declaration.
@@ -35,23 +39,22 @@ func (o *operations) lines(all []string) []string {
 	return apply.Lines(all)
 }
 
-// each yields the operations of some objects.
-func each[T any](o *operations, all []T, operation func(T) apply.Operation) bool {
-	for _, one := range all {
-		if !o.yield(operation(one)) {
-			return false
-		}
+// each emits the operations of some objects.
+func each[T any](o *operations, all []T, operation func(T) apply.Operation) {
+	for i := 0; !o.Stopped && i < len(all); i++ {
+		o.Emit(operation(all[i]))
 	}
-	return true
 }
 
-func (o *operations) declarations() bool {
-	return each(o, o.chains.policy, func(ch *rules.Chain) apply.Operation {
+func (o *operations) declarations() {
+	each(o, o.chains.policy, func(ch *rules.Chain) apply.Operation {
 		return apply.Operation{Verb: apply.Change, Object: o.prefix + " chain " + ch.Name,
 			Have: o.lines([]string{"policy drop"}), Want: o.lines([]string{"policy accept"})}
-	}) && each(o, o.sets.create, func(s *rules.Set) apply.Operation {
+	})
+	each(o, o.sets.create, func(s *rules.Set) apply.Operation {
 		return apply.Operation{Verb: apply.Add, Object: o.prefix + " set " + s.Name, Service: s.Port.Service, Origin: s.Origin}
-	}) && each(o, o.sets.resize, func(r resize) apply.Operation {
+	})
+	each(o, o.sets.resize, func(r resize) apply.Operation {
 		return apply.Operation{Verb: apply.Change, Object: o.prefix + " set " + r.set.Name, Service: r.set.Port.Service, Origin: r.set.Origin,
 			Have: o.lines([]string{sizeText(r.from)}), Want: o.lines([]string{sizeText(r.set.Size)})}
 	})
@@ -59,12 +62,12 @@ func (o *operations) declarations() bool {
 
 func sizeText(n uint32) string { return "size " + strconv.FormatUint(uint64(n), 10) }
 
-func (o *operations) rules() bool {
+func (o *operations) rules() {
 	flushed := make(map[string]*rules.Chain, len(o.chains.flush))
 	for _, ch := range o.chains.flush {
 		flushed[ch.Name] = ch
 	}
-	return each(o, o.chains.fill, func(ch *rules.Chain) apply.Operation {
+	each(o, o.chains.fill, func(ch *rules.Chain) apply.Operation {
 		op := apply.Operation{Verb: apply.Add, Object: o.prefix + " chain " + ch.Name, Service: ch.Port.Service}
 		if len(ch.Rules) > 0 {
 			op.Origin = ch.Rules[0].Origin
@@ -91,36 +94,33 @@ func (o *operations) rulesOf(c *rules.Chain) (all []string) {
 	return all
 }
 
-func (o *operations) elementChanges() bool {
-	for i := range o.sets.elements {
-		if !o.elementChange(&o.sets.elements[i]) {
-			return false
-		}
+func (o *operations) elementChanges() {
+	for i := 0; !o.Stopped && i < len(o.sets.elements); i++ {
+		o.elementChange(&o.sets.elements[i])
 	}
 	if !o.names {
-		for range o.sets.loadCount {
-			if !o.yield(apply.Operation{Verb: apply.Add}) {
-				return false
-			}
+		for i := 0; !o.Stopped && i < o.sets.loadCount; i++ {
+			o.Emit(apply.Operation{Verb: apply.Add})
 		}
-		return true
+		return
 	}
-	if o.sets.load == nil {
-		return true
+	if o.sets.load == nil || o.Stopped {
+		return
 	}
 	var sets [len(rules.Fragment{}.Elements)]*rules.Set
 	for id := range sets {
 		sets[id] = rules.SetID(id).Set()
 	}
-	return rules.LowerBare(o.sets.load, func(id rules.SetID, elements []rules.Element) bool {
-		return o.elementChange(&elementChange{set: sets[id], added: elements})
-	}) != nil
+	rules.LowerBare(o.sets.load, func(id rules.SetID, elements []rules.Element) bool {
+		o.elementChange(&elementChange{set: sets[id], added: elements})
+		return !o.Stopped
+	})
 }
 
-func (o *operations) elementChange(e *elementChange) bool {
+func (o *operations) elementChange(e *elementChange) {
 	where := o.prefix + " " + e.set.Name + " "
-	if e.flush && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
-		return false
+	if e.flush {
+		o.Emit(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"})
 	}
 	var removed map[rules.Key]*rules.Element
 	if len(e.removed) > 0 {
@@ -135,7 +135,7 @@ func (o *operations) elementChange(e *elementChange) bool {
 		}
 		return where + e.set.KeyText(k)
 	}
-	for i := range e.added {
+	for i := 0; !o.Stopped && i < len(e.added); i++ {
 		el := &e.added[i]
 		op := apply.Operation{Verb: apply.Add, Object: name(el.Key), Service: o.serviceOf(e.set, el), Origin: *el.Origin}
 		if have := removed[el.Key]; have != nil {
@@ -143,20 +143,13 @@ func (o *operations) elementChange(e *elementChange) bool {
 			delete(removed, el.Key)
 		}
 		op.Want = o.element(e.set, el)
-		if !o.yield(op) {
-			return false
+		o.Emit(op)
+	}
+	for i := 0; !o.Stopped && i < len(e.removed); i++ {
+		if el := &e.removed[i]; removed[el.Key] != nil {
+			o.Emit(apply.Operation{Verb: apply.Remove, Object: name(el.Key), Service: o.serviceOf(e.set, el), Have: o.element(e.set, el)})
 		}
 	}
-	for i := range e.removed {
-		el := &e.removed[i]
-		if removed[el.Key] == nil {
-			continue
-		}
-		if !o.yield(apply.Operation{Verb: apply.Remove, Object: name(el.Key), Service: o.serviceOf(e.set, el), Have: o.element(e.set, el)}) {
-			return false
-		}
-	}
-	return true
 }
 
 // element returns an element as nft lists it.
@@ -167,31 +160,35 @@ func (o *operations) element(s *rules.Set, e *rules.Element) []string {
 	return []string{s.ElementText(e)}
 }
 
-// affinityEntries yields the removal of foreign entries from affinity maps.
-func (o *operations) affinityEntries() bool {
+// affinityEntries emits the removal of foreign entries from affinity maps.
+func (o *operations) affinityEntries() {
 	for _, p := range o.purge {
 		var have []string
 		for _, a := range p.foreign {
 			have = append(have, "clients of "+a.String())
 		}
-		if len(have) > 0 && !o.yield(apply.Operation{Verb: apply.Change, Object: o.prefix + " set " + p.set.Name, Service: p.set.Port.Service,
-			Origin: p.set.Origin, Have: o.lines(have)}) {
-			return false
+		if len(have) > 0 {
+			o.Emit(apply.Operation{Verb: apply.Change, Object: o.prefix + " set " + p.set.Name, Service: p.set.Port.Service,
+				Origin: p.set.Origin, Have: o.lines(have)})
 		}
 	}
-	return true
 }
 
-func (o *operations) removals() bool {
-	return each(o, o.chains.removed, func(ch *rules.Chain) apply.Operation {
+func (o *operations) removals() {
+	each(o, o.chains.removed, func(ch *rules.Chain) apply.Operation {
 		op := apply.Operation{Verb: apply.Remove, Object: o.prefix + " chain " + ch.Name, Service: ch.Port.Service}
 		if o.texts {
 			op.LinesOf(o.rulesOf(ch), nil)
 		}
 		return op
-	}) && each(o, o.sets.removed, func(s *rules.Set) apply.Operation {
+	})
+	each(o, o.sets.removed, func(s *rules.Set) apply.Operation {
 		return apply.Operation{Verb: apply.Remove, Object: o.prefix + " set " + s.Name, Service: s.Port.Service}
-	}) && each(o, o.table.removed, func(other rules.Object) apply.Operation {
+	})
+	each(o, o.table.removed, func(other rules.Object) apply.Operation {
 		return apply.Operation{Verb: apply.Remove, Object: o.prefix + " " + other.Kind.String() + " " + other.Name}
-	}) && (!o.table.kubeProxy || o.yield(apply.Operation{Verb: apply.Remove, Object: "table " + o.family.NFT() + " " + kubeProxyTable}))
+	})
+	if o.table.kubeProxy {
+		o.Emit(apply.Operation{Verb: apply.Remove, Object: "table " + o.family.NFT() + " " + kubeProxyTable})
+	}
 }

@@ -339,29 +339,28 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 
 // Operations yields the changes in the order of commit.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
-	p.operations(operations{names: true, yield: yield})
+	p.operations(operations{names: true}, yield)
 }
 
 // Differences yields the Operations with rules, elements and declarations as nft lists them.
 func (p *Plan) Differences(yield func(apply.Operation) bool) {
-	p.operations(operations{names: true, texts: true, yield: yield})
+	p.operations(operations{names: true, texts: true}, yield)
 }
 
 // Total counts the Operations.
 func (p *Plan) Total() (total apply.Count) {
-	p.operations(operations{yield: func(op apply.Operation) bool {
+	p.operations(operations{}, func(op apply.Operation) bool {
 		total.Add(op.Verb)
 		return true
-	}})
+	})
 	return total
 }
 
-func (p *Plan) operations(ops operations) {
+func (p *Plan) operations(ops operations, yield func(apply.Operation) bool) {
+	ops.Emitter = &apply.Emitter{Yield: yield}
 	for _, c := range ir.Present(p.families) {
 		ops.change, ops.prefix = c, c.family.NFT()+" "+rules.Table
-		if !ops.all() {
-			return
-		}
+		ops.all()
 	}
 }
 
