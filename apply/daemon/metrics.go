@@ -34,9 +34,7 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 		m.NFTCleanupFailures.Of(f)
 		m.ConntrackDeleted.Of(f)
 		m.ConntrackFailures.Of(f)
-	}
-	if servesLocalhost(cfg) {
-		for _, f := range ir.Families() {
+		if servesLocalhost(cfg) {
 			m.LocalhostListeners.Of(f)
 			m.LocalhostFailures.Of(f)
 		}

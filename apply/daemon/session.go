@@ -161,12 +161,7 @@ func (s *session) run(parent context.Context) error {
 		})
 	}
 	var others sync.WaitGroup
-	for _, f := range s.servers.all() {
-		run(&others, f)
-	}
-	for _, f := range [...]func(context.Context) error{
-		s.foreign.run, s.foreign.follow, s.log.Run, s.file.watch, s.reload, s.rules.effects.checks.run,
-	} {
+	for _, f := range append(s.servers.all(), s.foreign.run, s.foreign.follow, s.log.Run, s.file.watch, s.reload, s.rules.effects.checks.run) {
 		run(&others, f)
 	}
 	run(&s.rules.running, s.keepRules)
