@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,16 +110,8 @@ func KubeProxyProcess() string {
 
 // HasDevice reports whether the network namespace of the calling thread has a device.
 func HasDevice(name string) bool {
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return false
-	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr) == nil
+	_, err := net.InterfaceByName(name)
+	return err == nil
 }
 
 // exists reports whether nf_tables contains a table, or a chain in it.
