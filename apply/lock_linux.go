@@ -129,22 +129,22 @@ func CheckLock(dir string) error {
 var errGone = errors.New("the lock's file is gone")
 
 // LockOwner returns the owner of the lock of the calling thread's network namespace in dir: "process
-// 4711 (proxyc watch)"; "" if there is none, or it cannot be read.
-func LockOwner(dir string) string {
+// 4711 (proxyc watch)"; "" if there is none, or it cannot be read. killed is the last owner, if it was killed.
+func LockOwner(dir string) (owner, killed string) {
 	path, err := lockPath(dir)
 	if err != nil {
-		return ""
+		return "", ""
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return ""
+		return "", ""
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-		return ""
+	text, _ := io.ReadAll(io.LimitReader(f, 4096))
+	if owner = strings.TrimSpace(string(text)); errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return owner, ""
 	}
-	owner, _ := io.ReadAll(io.LimitReader(f, 4096))
-	return strings.TrimSpace(string(owner))
+	return "", owner
 }
 
 // LastNote returns the note of the calling thread's network namespace in dir, as Lock.Note does.

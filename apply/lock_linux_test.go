@@ -135,7 +135,7 @@ func TestLockLeavesNothing(t *testing.T) {
 				if n := holders.Add(1); n > most.Load() {
 					most.Store(n)
 				}
-				if owner := LockOwner(dir); !strings.HasPrefix(owner, fmt.Sprintf("process %d (", os.Getpid())) {
+				if owner, _ := LockOwner(dir); !strings.HasPrefix(owner, fmt.Sprintf("process %d (", os.Getpid())) {
 					t.Errorf("owner: %q", owner)
 				}
 				holders.Add(-1)
@@ -152,7 +152,7 @@ func TestLockLeavesNothing(t *testing.T) {
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 || files[0].Name() != "proxyc-2.lock" {
 		t.Errorf("left: %v, %v", files, err)
 	}
-	if owner := LockOwner(dir); owner != "" {
+	if owner, _ := LockOwner(dir); owner != "" {
 		t.Errorf("owner of a lock that nobody holds: %q", owner)
 	}
 }

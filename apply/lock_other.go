@@ -22,7 +22,7 @@ func LastNote(string) (string, bool) { return "", false }
 func CheckLock(string) error { return nil }
 
 // LockOwner returns nothing: only Linux and Windows have the lock.
-func LockOwner(string) string { return "" }
+func LockOwner(string) (owner, killed string) { return "", "" }
 
 // Release gives the lock back.
 func (*Lock) Release() error { return nil }

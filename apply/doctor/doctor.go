@@ -48,7 +48,7 @@ type Node struct {
 	Interference func(ctx context.Context) (apply.Interference, error)
 	Leftovers    func(ctx context.Context) ([]apply.Leftover, error)
 	Interfaces   func() ([]compiler.Interface, error)
-	Writer       func() string                         // the process that writes the node's rules; "" for none
+	Writer       func() (owner, killed string)         // the process that writes the node's rules, and a killed one; "" for none
 	Missing      func(context.Context) (string, error) // which rules of Services are missing that proxyc wrote; "" for none
 	Lock         func() error                          // why the writer's lock cannot be written
 	API          *API                                  // optional
@@ -224,7 +224,7 @@ func (e *examination) interference(ctx context.Context) {
 	}
 	for _, setting := range found.Settings {
 		if !slices.ContainsFunc(e.found, func(f Finding) bool { return f.Found == setting }) {
-			e.add("routing", Warning, "check ip rule, ip route show table all, and sysctl net.ipv4.conf", "%s", setting)
+			e.add("routing", Warning, "check ip address, ip rule, ip route show table all, bridge -d link, and sysctl net", "%s", setting)
 		}
 	}
 	if err == nil && len(found.Drops)+len(found.Diverts) == 0 {
@@ -243,7 +243,7 @@ func (e *examination) leftovers(ctx context.Context) {
 	e.none = len(left) == 0
 	who := ""
 	if e.Writer != nil {
-		who = e.Writer()
+		who, _ = e.Writer()
 	}
 	peer := host.OfKubeProxy(left)
 	if len(peer) == 0 {
@@ -258,7 +258,12 @@ func (e *examination) leftovers(ctx context.Context) {
 }
 
 func (e *examination) writer(context.Context) {
-	e.add("lock", OK, "", "this node's rules are written by %s", cmp.Or(e.Writer(), "no proxyc"))
+	owner, killed := e.Writer()
+	if killed != "" {
+		e.add("lock", Warning, "start proxyc watch, or run proxyc apply, or proxyc cleanup if the node needs no rules", "no proxyc updates this node's rules: %s was the last, and was killed", killed)
+		return
+	}
+	e.add("lock", OK, "", "this node's rules are written by %s", cmp.Or(owner, "no proxyc"))
 }
 
 // missing checks for rules that proxyc wrote, and that another program removed.

@@ -107,7 +107,7 @@ func TestKubeProxyBesideDaemon(t *testing.T) {
 		return []apply.Leftover{{Object: "table ip kube-proxy", KubeProxy: true}}, nil
 	}}
 	for who, found := range map[string]string{"": "its rules exist: table ip kube-proxy", "process 7": "its rules exist in addition to those of process 7: table ip kube-proxy"} {
-		n.Writer = func() string { return who }
+		n.Writer = func() (string, string) { return who, "" }
 		got := n.Examine(t.Context())
 		expect(t, got, "kube-proxy", Warning, found)
 		for _, f := range got {

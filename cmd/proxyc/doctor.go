@@ -74,7 +74,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 		Interference: func(ctx context.Context) (apply.Interference, error) {
 			return host.Interference(ctx, 1<<resolved.Config.MasqueradeBit(), programs)
 		},
-		RuleCounts: host.RuleCounts, Writer: host.Writer, Lock: host.CheckLock, Interfaces: e.interfaces,
+		RuleCounts: host.RuleCounts, Writer: host.Writers, Lock: host.CheckLock, Interfaces: e.interfaces,
 		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return host.Leftovers(ctx, "", nil, true) },
 	}
 	if !repaired {

@@ -52,7 +52,13 @@ func SettingsOf(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
 
 // Writer returns the proxyc process that writes the node's rules: "process 4711 (proxyc watch)"; ""
 // if there is none, or it is unknown.
-func Writer() string { return apply.LockOwner(lockDir) }
+func Writer() string {
+	owner, _ := Writers()
+	return owner
+}
+
+// Writers returns the Writer, and the last one instead if it was killed.
+func Writers() (owner, killed string) { return apply.LockOwner(lockDir) }
 
 // Wrote reports whether proxyc wrote the node's rules since the node started, and did not remove them. bootFile
 // is the boot file that contains them; "" if it is unknown.
