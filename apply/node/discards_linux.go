@@ -6,104 +6,60 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // Discards returns the settings of interfaces, rules of routing and routes with which the kernel
-// discards, or may discard, packets of a Program's Services. Many networks of pods have routes that
-// discard, beside more specific ones: the kernel is asked for the route of each address that one contains,
-// and in a network also of each that no other route contains, and of the node's pods.
+// discards, or may discard, packets of a Program's Services.
 // marking returns the foreign rule after which the mark of a packet may match a value and mask; "" for none.
 func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint32) string) (found []string, err error) {
-	family := addressFamily[p.Family]
-	rules, err := rulesOf(family)
-	var routes []netlink.Route
-	err = errors.Join(err, socket.RetryInterrupted(func() (_ bool, err error) {
-		routes, err = netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_TABLE) // of all tables
-		return false, err
-	}))
-	var routed, within []*net.IPNet // destinations of routes; of rules and routes that discard, nil for all
-	links := map[int]bool{}         // with routes in table main
-	for _, route := range routes {
-		if route.Table == unix.RT_TABLE_MAIN {
-			links[route.LinkIndex] = true
-		}
-		if route.Type >= unix.RTN_BLACKHOLE && route.Type <= unix.RTN_PROHIBIT || route.Flags&unix.RTNH_F_LINKDOWN != 0 {
-			within = append(within, route.Dst)
-		} else {
-			routed = append(routed, route.Dst)
-		}
-	}
-	found = notForwarding(p.Family, links)
-	senders := []sender{{}, {RouteQuery: RouteQuery{Mark: p.Node.MasqueradeMark()}}}
-	for _, rule := range rules {
-		mask := uint32(0)
-		if rule.Mask != nil {
-			mask = *rule.Mask
-		}
-		if rule.Mark != 0 && !rule.Invert && p.Node.MasqueradeMark()&mask != rule.Mark {
-			by := marking(rule.Mark, mask)
-			if by == "" {
-				continue
-			}
-			senders = append(senders, sender{RouteQuery{Mark: rule.Mark}, fmt.Sprintf(" with mark %#x, which may be set by %s", rule.Mark, by)})
-		}
-		selects := rule.Src != nil || rule.IifName != "" || rule.OifName != "" || rule.Tos != 0 || rule.TunID != 0 || rule.IPProto != 0 ||
-			rule.Sport != nil || rule.Dport != nil || rule.UIDRange != nil || rule.Invert
-		switch discards := rule.Table == unix.RT_TABLE_UNSPEC && rule.Goto < 0; { // the type of a rule is not read
-		case discards && !selects:
-			within = append(within, rule.Dst)
-		case discards && rule.Priority <= 32766: // table main, after which only packets without a route there arrive
-			found = append(found, fmt.Sprintf("ip rule %d may discard packets to Services, depending on more than destination and mark", rule.Priority))
-		}
-	}
-	pods, clients, linksErr := neighbours(p.Family, rules)
-	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); len(clients) > 0 && p.Node.NodePorts.Has(p.Node.IP, false) && err == nil && at+why != "" {
-		found = append(found, fmt.Sprintf("%s is the node's address by bindAddress or its Node object, and no interface has it: correct it, or restart the kubelet", p.Node.IP))
+	r, err := readRouting(p, marking)
+	found = append(notForwarding(p.Family, r.links), r.unclear...)
+	pods, clients, linksErr := neighbours(p.Family, r.rules)
+	if gone := Gone(p); gone != "" && len(clients) > 0 && p.Node.NodePorts.Has(p.Node.IP, false) {
+		found = append(found, gone)
 	}
 	to := map[netip.Addr]Destination{}
 	for _, c := range clients {
-		to[c.Src] = Destination{RouteQuery{Rerouted: true, In: c.In}, "a client on " + c.In}
+		to[c.Src] = Destination{RouteQuery{Dst: c.Src, Rerouted: true, In: c.In}, "a client on " + c.In}
 	}
 	maps.Copy(to, Destinations(p))
-	contain := func(all []*net.IPNet, addr netip.Addr) bool {
-		return slices.ContainsFunc(all, func(n *net.IPNet) bool { return n == nil || n.Contains(addr.AsSlice()) })
-	}
 	networked := slices.ContainsFunc(p.Node.Addrs, netip.Addr.IsGlobalUnicast)
-	maps.DeleteFunc(to, func(a netip.Addr, d Destination) bool {
-		return !contain(within, a) && !(networked && (d.Local || !contain(routed, a)))
-	})
-	refused, routeErr := refusals(ctx, append(senders, pods...), to)
+	refused, routeErr := refusals(ctx, append(r.senders, pods...), r.doubtful(to, networked))
 	return append(found, refused...), errors.Join(err, linksErr, routeErr)
+}
+
+// Gone returns that no interface has the node's address; "" if one has.
+func Gone(p *ir.Program) string {
+	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); err != nil || at+why == "" {
+		return ""
+	}
+	return p.Node.IP.String() + " is the node's address by bindAddress or its Node object, and no interface has it: correct it, or restart the kubelet"
 }
 
 // sender is a packet whose route may depend on more than its destination. of is its difference from others.
 type sender Destination
 
 // refusals asks for the routes of senders to destinations. One example of each sender is enough.
-func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destination) (found []string, err error) {
+func refusals(ctx context.Context, senders []sender, to []Destination) (found []string, err error) {
 	refused := map[netip.Addr]bool{}
-	sorted := slices.SortedFunc(maps.Keys(to), netip.Addr.Compare)
 	for _, s := range senders {
-		for _, addr := range sorted {
-			d, client := to[addr], to[addr].In != ""
-			if refused[addr] || addr == s.Src || client && s.In == "" || d.Rerouted && !client && s.RouteQuery != (RouteQuery{}) {
+		for _, d := range to {
+			client := d.In != ""
+			if refused[d.Dst] || d.Dst == s.Src || client && s.In == "" || d.Rerouted && !client && s.RouteQuery != (RouteQuery{}) {
 				continue
 			}
-			_, why, routeErr := Route(RouteQuery{Src: s.Src, Dst: addr, In: s.In, Mark: s.Mark, Local: d.Local && s.In == "", Rerouted: d.Rerouted})
+			_, why, routeErr := Route(RouteQuery{Src: s.Src, Dst: d.Dst, In: s.In, Mark: s.Mark, Local: d.Local && s.In == "", Rerouted: d.Rerouted})
 			err = errors.Join(err, routeErr, context.Cause(ctx))
-			if refused[addr] = why != ""; refused[addr] {
-				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", addr, d.of, s.of, why))
+			if refused[d.Dst] = why != ""; refused[d.Dst] {
+				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", d.Dst, d.of, s.of, why))
 			}
-			if refused[addr] || err != nil {
+			if refused[d.Dst] || err != nil {
 				break
 			}
 		}

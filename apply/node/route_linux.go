@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,17 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
-
-var addressFamily = map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}
-
-// rulesOf returns the rules of routing of an address family.
-func rulesOf(family int) (rules []netlink.Rule, err error) {
-	err = socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err })
-	return rules, err
-}
 
 // RouteQuery is a packet whose route is requested from the kernel.
 type RouteQuery struct {
@@ -38,43 +30,45 @@ type RouteQuery struct {
 // ErrNoInterface is returned for an incoming interface that does not exist.
 var ErrNoInterface = errors.New("no such interface")
 
+// refusedBy has the reasons why the kernel drops a packet, by the errors of RTM_GETROUTE.
+var refusedBy = map[error]string{
+	unix.EINVAL:       blackhole,
+	unix.EXDEV:        blackhole,
+	unix.EACCES:       "a route or rule that prohibits it",
+	unix.EHOSTUNREACH: "an unreachable route or rule",
+	unix.ENETUNREACH:  "there is none, or an unreachable rule",
+}
+
+const blackhole = "a blackhole route or rule"
+
 // Route returns the interface through which the kernel of the calling thread's namespace sends a
 // packet; "" if the packet is for the node itself. refused is the reason if the kernel drops it. It
 // is derived from the errors of RTM_GETROUTE, which in IPv4 are those of the packet itself,
 // including forwarding and rp_filter.
 func Route(s RouteQuery) (out, refused string, err error) {
-	o := netlink.RouteGetOptions{Mark: s.Mark}
-	if s.Src.IsValid() {
-		o.SrcAddr = s.Src.AsSlice()
-	}
+	o := netlink.RouteGetOptions{Mark: s.Mark, SrcAddr: s.Src.AsSlice()}
 	if s.In != "" {
 		link, err := netlink.LinkByName(s.In)
 		if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
-			return "", "", fmt.Errorf("%s: %w", s.In, ErrNoInterface)
-		} else if err != nil {
-			return "", "", fmt.Errorf("interface %s: %w", s.In, err)
+			err = ErrNoInterface
+		}
+		if err != nil {
+			return "", "", fmt.Errorf("%s: %w", s.In, err)
 		}
 		o.IifIndex = link.Attrs().Index
 	}
 	routes, err := netlink.RouteGetWithOptions(s.Dst.AsSlice(), &o)
-	switch {
-	case errors.Is(err, unix.EINVAL) && s.In == "":
-		return "", "a blackhole route or rule", nil
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EXDEV):
-		return "", "a blackhole route or rule, or rp_filter, which rejects this source on " + s.In, nil
-	case errors.Is(err, unix.EACCES):
-		return "", "a route or rule that prohibits it", nil
-	case errors.Is(err, unix.EHOSTUNREACH):
-		return "", "an unreachable route or rule", nil
-	case errors.Is(err, unix.ENETUNREACH):
-		return "", "there is none, or an unreachable rule", nil
-	case err == nil && len(routes) == 0:
-		err = errors.New("no answer")
-	case err == nil && routes[0].Type == unix.RTN_LOCAL:
-		return "", "", nil
+	if refused = refusedBy[err]; refused != "" {
+		if refused == blackhole && s.In != "" {
+			refused += ", or rp_filter, which rejects this source on " + s.In
+		}
+		return "", refused, nil
 	}
-	if err != nil {
-		return "", "", fmt.Errorf("route to %s: %w", s.Dst, err)
+	if err != nil || len(routes) == 0 {
+		return "", "", fmt.Errorf("route to %s: %w", s.Dst, cmp.Or(err, errors.New("no answer")))
+	}
+	if routes[0].Type == unix.RTN_LOCAL {
+		return "", "", nil
 	}
 	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
 	if err != nil {
@@ -84,13 +78,17 @@ func Route(s RouteQuery) (out, refused string, err error) {
 	if !s.Rerouted && link.Attrs().RawFlags&unix.IFF_LOWER_UP == 0 {
 		return out, "interface " + out + " is down", nil
 	}
-	if o.FIBMatch = s.Local; s.Local {
-		match, err := netlink.RouteGetWithOptions(s.Dst.AsSlice(), &o)
-		if err == nil && len(match) > 0 && (match[0].Dst == nil || match[0].Dst.IP.IsUnspecified()) {
-			return out, "only a default route, by " + out + ", although it is a pod of this node", nil
-		}
+	if s.Local && byDefault(s.Dst, o) {
+		return out, "only a default route, by " + out + ", although it is a pod of this node", nil
 	}
 	return out, "", nil
+}
+
+// byDefault reports whether only a default route leads to an address.
+func byDefault(dst netip.Addr, o netlink.RouteGetOptions) bool {
+	o.FIBMatch = true
+	match, err := netlink.RouteGetWithOptions(dst.AsSlice(), &o)
+	return err == nil && len(match) > 0 && (match[0].Dst == nil || match[0].Dst.IP.IsUnspecified())
 }
 
 // ForwardingDisabled returns the setting that prevents forwarding of packets of a family from an

@@ -15,10 +15,8 @@ import (
 func Unfollowed(s RouteQuery, protocol ir.Protocol, port uint16, out string) (found []string, err error) {
 	family := addressFamily[ir.FamilyOf(s.Dst)]
 	rules, err := rulesOf(family)
-	has := func(r *netlink.RulePortRange) bool { return r != nil && r.Start <= port && port <= r.End }
 	for _, r := range rules {
-		ports := has(r.Sport) || has(r.Dport) || r.Sport == nil && r.Dport == nil
-		if (r.Sport != nil || r.Dport != nil || r.UIDRange != nil && s.In == "" || r.IPProto != 0) && ports && (r.IPProto == 0 || r.IPProto == int(protocol)) {
+		if (r.UIDRange != nil && s.In == "" || r.IPProto != 0 || r.Sport != nil || r.Dport != nil) && meets(r, protocol, port) {
 			found = append(found, fmt.Sprintf("ip rule %d, which depends on more than addresses, interface and mark", r.Priority))
 		}
 	}
@@ -30,6 +28,12 @@ func Unfollowed(s RouteQuery, protocol ir.Protocol, port uint16, out string) (fo
 	}
 	on, onErr := discardingOn(out)
 	return append(append(found, on...), silent(s, out)...), errors.Join(err, onErr)
+}
+
+// meets reports whether a rule may apply to packets from or to a port.
+func meets(r netlink.Rule, protocol ir.Protocol, port uint16) bool {
+	has := func(r *netlink.RulePortRange) bool { return r != nil && r.Start <= port && port <= r.End }
+	return (has(r.Sport) || has(r.Dport) || r.Sport == nil && r.Dport == nil) && (r.IPProto == 0 || r.IPProto == int(protocol))
 }
 
 // discardingOn returns what may discard packets on an interface.

@@ -80,6 +80,9 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 		unasked, err := c.routed(pkt, p.Node.IPVS != nil, sim.OwnOfNode(p), to)
 		return c.sorted(), unasked, err
 	}
+	if by, _, _ := node.Route(node.RouteQuery{Dst: pkt.Dst}); pkt.Dst == p.Node.IP && by != "" && by == pkt.In { // others on this network ask for its machine
+		left = append(left, node.Gone(p))
+	}
 	have, unasked, err := routed(nil)
 	return func(gone removed) (Path, error) {
 		if gone == nil {
