@@ -31,7 +31,8 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 	maps.Copy(to, Destinations(p))
 	networked := slices.ContainsFunc(p.Node.Addrs, netip.Addr.IsGlobalUnicast)
 	refused, routeErr := refusals(ctx, append(r.senders, pods...), r.doubtful(to, networked))
-	return append(found, refused...), errors.Join(err, linksErr, routeErr)
+	bridged, bridgeErr := lost(ctx, p, to)
+	return slices.Concat(found, refused, bridged), errors.Join(err, linksErr, routeErr, bridgeErr)
 }
 
 // Gone returns that no interface has the node's address; "" if one has.

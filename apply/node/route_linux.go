@@ -135,9 +135,3 @@ func HasAddress(a netip.Addr, on string) bool {
 		return ip.Unmap() == a
 	})
 }
-
-// IsBridge reports whether an interface is a bridge.
-func IsBridge(name string) bool {
-	link, err := netlink.LinkByName(name)
-	return err == nil && link.Type() == "bridge"
-}

@@ -16,7 +16,6 @@ import (
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/apply/node"
 	tools "github.com/proxyc/proxyc/apply/run"
-	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -75,9 +74,13 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 		return nil, nil, err
 	}
 	to := node.Destinations(p)
+	bridges, err := node.Bridges(ctx, p)
+	if err != nil {
+		return nil, nil, err
+	}
 	routed := func(gone removed) (Path, []string, error) {
 		c := rules(gone)
-		unasked, err := c.routed(pkt, p.Node.IPVS != nil, sim.OwnOfNode(p), to)
+		unasked, err := c.routed(pkt, p.Node.IPVS != nil, sim.OwnOfNode(p), to, bridges)
 		return c.sorted(), unasked, err
 	}
 	if by, _, _ := node.Route(node.RouteQuery{Dst: pkt.Dst}); pkt.Dst == p.Node.IP && by != "" && by == pkt.In { // others on this network ask for its machine
@@ -257,7 +260,6 @@ func ipsets(ctx context.Context) *xtables.Sets {
 
 // machine returns a Machine that answers questions of rules about this node's kernel.
 func machine(f ir.Family) nfteval.Machine {
-	tool := map[ir.Family]string{ir.IPv4: "iptables", ir.IPv6: "ip6tables"}[f]
 	return nfteval.Machine{
 		Out: func(src, dst netip.Addr, in string, mark uint32) (string, error) {
 			out, refused, err := node.Route(node.RouteQuery{Src: src, Dst: dst, In: in, Mark: mark})
@@ -267,10 +269,7 @@ func machine(f ir.Family) nfteval.Machine {
 			return out, err
 		},
 		Carries: node.HasAddress,
-		Bridged: func(in string) bool {
-			setting := sysctl.CallsIPTables(sysctl.Root("/"), in)
-			return node.IsBridge(in) && (strings.Contains(setting, "-"+tool) || strings.Contains(setting, "_"+tool))
-		},
+		Bridged: func(in string) bool { return node.Filtered(f, in) },
 	}
 }
 

@@ -26,7 +26,7 @@ func withInterface(pkt sim.Packet) sim.Packet {
 // routed applies routes to the packet's paths: a packet is dropped if the kernel has no route for
 // it, or would not forward its replies, or rules drop them. A packet that the node sends also needs a route
 // to its original destination. sent is that of followTables, to are those of the Program. left lists what was not checked.
-func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr]node.Destination) (left []string, err error) {
+func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr]node.Destination, bridges map[string]*node.Bridge) (left []string, err error) {
 	if len(c.Outcome.Destinations) == 0 {
 		return nil, nil
 	}
@@ -48,6 +48,9 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 		if s.In != "" {
 			where += fmt.Sprintf(" from %s by %s", s.Src, s.In)
 			refused = cmp.Or(node.ForwardingDisabled(ir.FamilyOf(s.Dst), s.In), refused)
+		}
+		if b := bridges[out]; b != nil && refused == "" && s.Dst == d.AddrPort.Addr() {
+			refused = b.Stops(pkt.Src, s.Dst, d.SNAT)
 		}
 		if mark := s.Mark &^ own.Mark; mark != 0 {
 			where += fmt.Sprintf(" with mark %#x", mark)
@@ -111,7 +114,10 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 			if answer.FromNode() {
 				s.Src = netip.Addr{}
 			}
-			returns, _ := ask(s, d)
+			returns := goes
+			if b := bridges[out]; b == nil || d.SNAT || !b.Direct(answer.Src, answer.Dst) {
+				returns, _ = ask(s, d)
+			}
 			back.join(returns)
 			if back.Outcome = returns.Outcome; len(back.Outcome.Destinations) > 0 {
 				next := pkt

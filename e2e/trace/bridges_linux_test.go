@@ -1,0 +1,112 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/applytest/nodetest"
+	"github.com/proxyc/proxyc/apply/daemon/status"
+)
+
+// Every verb names what the bridge of the pods does to connections through it, as real packets show it. A trace is only
+// affected if its packet is.
+func TestVerbsNameWhatBridgesDo(t *testing.T) {
+	t.Parallel()
+	const (
+		all      = "ext pod1a pod1b"
+		isolated = "for p in vetha vethb; do bridge link set dev $p isolated on; done"
+		shared   = "for p in vetha vethb; do bridge link set dev $p isolated off; done"
+		bypass   = "replies of pods to others on bridge cni0 bypass the rules: net.bridge.bridge-nf-call-iptables must be 1 (module br_netfilter)"
+		call     = "sysctl -qw net.bridge.bridge-nf-call-iptables="
+		flush    = "ip neigh flush dev cni0; conntrack -F"
+	)
+	for _, plane := range []string{"nftables", "iptables-legacy", "ipvs"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			w, topo := inTopology(t, plane)
+			w.Write("cluster.yaml", strings.NewReplacer("type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000, ", "", ", nodePort: 30080", "").Replace(nodetest.NodePort)+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
+			w.Start("proxyc", "watch")
+			w.Until("first sync", nodetest.Synced)
+			in := func(pod, does string) {
+				t.Helper()
+				ns := topo.Namespace(pod)
+				if out, err := ns.Run(ns.Command(t.Context(), "sh", "-c", does)); err != nil {
+					t.Fatalf("%s: %s: %v\n%s", pod, does, err, out)
+				}
+			}
+			for _, tt := range []struct {
+				name, does, undo string
+				names            string // "" if no verb may warn
+				passes           string // the hosts that reach the Service
+				ipvs             bool   // mode ipvs routes packets that other modes bridge
+			}{
+				{"as it is", "true", "true", "", all, false},
+				{"pods that routes lead to each other", call + "0", call + "1", "", all, false},
+				{"no hairpin", "bridge link set dev vetha hairpin off", "bridge link set dev vetha hairpin on", "from 10.244.1.10 by cni0: hairpin mode is off on port vetha of bridge cni0, so the pod cannot reach itself", "ext pod1b", true},
+				{"no hairpin of a routed pod", call + "0; bridge link set dev vetha hairpin off", call + "1; bridge link set dev vetha hairpin on", "", all, false},
+				{"no hairpin of another pod", "bridge link set dev vethb hairpin off", "bridge link set dev vethb hairpin on", "", all, false},
+				{"isolated", isolated, shared, "isolated ports", "ext", true},
+				{"the pod isolated", "bridge link set dev vetha isolated on", shared, "isolated ports vetha and vetha", "ext pod1b", true},
+				{"another pod isolated", "bridge link set dev vethb isolated on", shared, "", all, false},
+				{"isolated and routed", call + "0; " + isolated, call + "1; " + shared, "", all, false},
+				{"link down", "ip link set vetha down", "ip link set vetha up", "route to 10.244.1.10, endpoint of Service ns/web: no carrier on port vetha of bridge cni0", "", false},
+				{"no pod", "pod1a: ip addr add 10.244.1.99/32 dev eth0; ip addr del 10.244.1.10/32 dev eth0", "pod1a: ip addr add 10.244.1.10/32 dev eth0; ip addr del 10.244.1.99/32 dev eth0", "route to 10.244.1.10, endpoint of Service ns/web: no port of bridge cni0 leads to it", "", false},
+				{"pods of one network", "pods: ip addr add $A/24 dev eth0", "true", "", all, false},
+				{"isolated pods of one network", isolated, shared, "isolated ports", "ext", false},
+				{"no rules on the bridge", call + "0", call + "1", bypass, "ext pod1a", false},
+				{"no rules on the bridge, isolated", call + "0; " + isolated, call + "1; " + shared, "isolated ports", "ext pod1a", false},
+				{"all undone", "true", "true", "", all, false},
+			} {
+				if tt.ipvs && plane == "ipvs" {
+					tt.names, tt.passes = "", all
+				}
+				for i, does := range [...]string{tt.does, tt.undo} {
+					if pod, of, ok := strings.Cut(does, ": "); ok && pod == "pods" {
+						in("pod1a", strings.ReplaceAll(of, "$A", "10.244.1.10"))
+						in("pod1b", strings.ReplaceAll(of, "$A", "10.244.1.11"))
+					} else if ok {
+						in(pod, of)
+					} else {
+						w.Must(does)
+					}
+					w.Must(flush)
+					if i == 1 {
+						break
+					}
+					args := strings.Join(w.Args, " ")
+					for _, verb := range []string{"prove ir kernel " + args, "apply --check " + args, "doctor --try= -c " + w.File("config") + " --hostname-override node1"} {
+						out, code := w.Run("proxyc", strings.Fields(verb)...)
+						if tt.names != "" && !strings.Contains(out, tt.names) || tt.names == "" && strings.Contains(out, "route to ") {
+							t.Errorf("%s: %s: want %q in:\n%s", tt.name, verb, tt.names, out)
+						}
+						if strings.HasPrefix(verb, "prove ") && (code == nodetest.ExitDone) != (tt.names == "") {
+							t.Errorf("%s: prove: exit %d:\n%s", tt.name, code, out)
+						}
+					}
+					w.Until(tt.name, func(st status.Status) bool {
+						all := strings.Join(st.Settings, "\n")
+						return tt.names == "" && all == "" || tt.names != "" && strings.Contains(all, tt.names)
+					})
+					for from, addr := range map[string]string{"ext": "192.0.2.200", "pod1a": "10.244.1.10", "pod1b": "10.244.1.11"} {
+						passes := slices.Contains(strings.Fields(tt.passes), from)
+						out, code := w.Proxyc("trace", "--kernel", "--from", addr, "--to", "10.96.0.10:80")
+						if (code == nodetest.ExitDone) != passes || passes != strings.Contains(out, "=> 10.244.1.10:8080") {
+							t.Errorf("%s: trace from %s: exit %d:\n%s", tt.name, from, code, out)
+						}
+						wait := time.Second
+						if passes {
+							wait = applytest.ReplyTimeout
+						}
+						if _, err := topo.Try(from, "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), wait); passes != (err == nil) {
+							t.Errorf("%s: really from %s: %v", tt.name, from, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
