@@ -130,6 +130,15 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 			return err == nil
 		})
 	}
+	w.Must("nft 'table ip6 m { chain c { type filter hook forward priority 0; policy drop; }; }'")
+	const ignored = "not compared: foreign rules for packets of a family without Services: ip6 m chain c, hook forward, priority 0: policy drop\n"
+	if out, code := w.Proxyc("prove", "ir", "kernel"); code != nodetest.ExitDone || !strings.Contains(out, ignored) {
+		t.Errorf("prove: exit %d, want %q in:\n%s", code, ignored, out)
+	}
+	const unread = "info: the rules in this node's kernel are not read: --kernel follows them\n"
+	if out, code := w.Proxyc("trace", "--from", "192.0.2.200", "--to", "10.96.0.10:80"); code != nodetest.ExitDone || !strings.Contains(out, unread) {
+		t.Errorf("trace without --kernel: exit %d, want %q in:\n%s", code, unread, out)
+	}
 	w.Write("cluster.yaml", strings.NewReplacer("externalTrafficPolicy: Local, healthCheckNodePort: 32000, ", "").Replace(nodetest.NodePort)+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 	w.Must("until curl -s --unix-socket /run/proxyc/proxyc-$(stat -Lc %i /proc/self/ns/net).sock http://localhost/proxyc/ir | grep -q 30080; do :; done; " + address("192.0.2.11", "192.0.2.99"))
 	for from, addr := range map[string]string{"ext": "192.0.2.200", "pod1b": "10.244.1.11", "node1": "node"} {
@@ -141,15 +150,5 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 		if _, err := topo.Try(from, "tcp", 0, netip.MustParseAddrPort("192.0.2.99:30080"), applytest.ReplyTimeout); passes != (err == nil) {
 			t.Errorf("to an outdated address of the Node, really from %s: %v", from, err)
 		}
-	}
-	w.Must(address("192.0.2.99", "192.0.2.11"))
-	w.Must("nft 'table ip6 m { chain c { type filter hook forward priority 0; policy drop; }; }'")
-	const ignored = "not compared: foreign rules for packets of a family without Services: ip6 m chain c, hook forward, priority 0: policy drop\n"
-	if out, code := w.Proxyc("prove", "ir", "kernel"); code != nodetest.ExitDone || !strings.Contains(out, ignored) {
-		t.Errorf("prove: exit %d, want %q in:\n%s", code, ignored, out)
-	}
-	const unread = "info: the rules in this node's kernel are not read: --kernel follows them\n"
-	if out, code := w.Proxyc("trace", "--from", "192.0.2.200", "--to", "10.96.0.10:80"); code != nodetest.ExitDone || !strings.Contains(out, unread) {
-		t.Errorf("trace without --kernel: exit %d, want %q in:\n%s", code, unread, out)
 	}
 }
