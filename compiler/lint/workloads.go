@@ -181,12 +181,7 @@ func (c *cluster) setLater(selector map[string]string, w *snapshot.Workload) boo
 
 // names reports whether a selector has a name in a value.
 func names(selector map[string]string, name string) bool {
-	for _, value := range selector {
-		if name != "" && strings.Contains(value, name) {
-			return true
-		}
-	}
-	return false
+	return name != "" && slices.ContainsFunc(slices.Collect(maps.Values(selector)), func(value string) bool { return strings.Contains(value, name) })
 }
 
 // resembles reports whether labels have a key or a value of a selector.
@@ -203,12 +198,9 @@ func resembles(selector, labels map[string]string) bool {
 
 // namesJob reports whether a selector has a label that controllers give only to pods of Jobs.
 func namesJob(selector map[string]string) bool {
-	for key := range selector {
-		if key == "job-name" || key == "controller-uid" || strings.HasPrefix(key, "batch.kubernetes.io/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Keys(selector)), func(key string) bool {
+		return key == "job-name" || key == "controller-uid" || strings.HasPrefix(key, "batch.kubernetes.io/")
+	})
 }
 
 // governed reports StatefulSets whose serviceName no headless Service of the input has. A missing

@@ -22,9 +22,11 @@ type Workload struct {
 	Pods int
 	// AnyNumber reports that the object does not set Pods, and that a cluster may have others.
 	AnyNumber bool
-	Labels    map[string]string // of each pod
-	Identity  map[string]string // what else policies and meshes read of each pod: see IdentityOf
-	Ports     []corev1.ContainerPort
+	// Doubtful marks an object of another kind without any sign that its program makes pods.
+	Doubtful bool
+	Labels   map[string]string // of each pod
+	Identity map[string]string // what else policies and meshes read of each pod: see IdentityOf
+	Ports    []corev1.ContainerPort
 	// AllPorts reports that each container declares ports, and that nothing asks for more containers.
 	// Numbers are those in the commands, variables and probes of the containers: ports may be among them.
 	AllPorts    bool
@@ -111,8 +113,18 @@ func sorted(all map[string]*Workload) []*Workload {
 }
 
 // Customs returns the objects of files that may make pods in a way that is unknown: custom resources,
-// and workloads with errors. Each has only its name, and the labels of a pod template.
-func (s *Snapshot) Customs() []*Workload { return sorted(s.customs) }
+// and workloads with errors. Each has only its name, and the labels of a pod template. It omits doubtful ones
+// with the name of a workload, or with a name that the labels of one have: that one has the pods of the name.
+func (s *Snapshot) Customs() []*Workload {
+	has := map[ir.Name]bool{}
+	for _, w := range s.workloads {
+		has[w.Name] = true
+		for _, value := range w.Labels {
+			has[ir.Name{Namespace: w.Name.Namespace, Name: value}] = true
+		}
+	}
+	return slices.DeleteFunc(sorted(s.customs), func(w *Workload) bool { return w.Doubtful && has[w.Name] })
+}
 
 // SetCustom adds or replaces such an object.
 func (s *Snapshot) SetCustom(w *Workload) { s.customs[w.Object] = w }

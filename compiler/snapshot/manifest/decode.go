@@ -520,7 +520,8 @@ func (r *result) custom(l *leaf) {
 		} `json:"spec"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // most have no template
-	w := &snapshot.Workload{Kind: l.kind, Name: snapshot.NameOf(l.meta(r.namespace)), Labels: in.Spec.Template.Metadata.Labels}
+	group, _ := splitVersion(l.apiVersion)
+	w := &snapshot.Workload{Kind: l.kind, Name: snapshot.NameOf(l.meta(r.namespace)), Labels: in.Spec.Template.Metadata.Labels, Doubtful: isCustom(group) && !makesPods.Match(l.text)}
 	if in.Spec.Replicas != int64(0) {
 		w.Pods = 1 // or more
 	}

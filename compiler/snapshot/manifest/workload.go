@@ -179,11 +179,10 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		_, hook := in.Metadata.Annotations[helmHook]
 		written := writtenMeta(&in.Metadata)
 		written.Labels = in.Metadata.Labels
-		var others []snapshot.Uncompared
-		if !hook {
-			others = w.NodePorts()
-		}
-		if !hook && w.Owner == "" {
+		others := w.NodePorts()
+		if hook {
+			others = nil
+		} else if w.Owner == "" {
 			if len(others) > 0 {
 				others = append(others, snapshot.Uncompared{Object: "commands and environment on the Node of " + w.Object, Name: name, Content: commands})
 			}
@@ -366,7 +365,11 @@ func checkTemplate(kind string, p *pods) []finding {
 }
 
 // podless matches the kinds of usual custom resources from which no program makes pods.
-var podless = regexp.MustCompile(`(Alert|Certificate|Issuer|Monitor|Monitoring|Policy|Probe|Repository|Route|Rule|Secret|SecretStore)$|^(DestinationRule|ScaledObject|ServiceEntry|TriggerAuthentication|VirtualService)$`)
+var podless = regexp.MustCompile(`(Alert|Certificate|Export|Import|Ingress|Issuer|Monitor|Monitoring|Plugin|Policy|Probe|Repository|Route|Rule|Secret|SecretStore)$|^(BackendConfig|DestinationRule|Mapping|ScaledObject|ServiceEntry|ServiceProfile|TransportServer|TriggerAuthentication|VirtualServer|VirtualService)$`)
+
+// makesPods matches the fields of custom resources from which programs make pods, or install what does.
+var makesPods = regexp.MustCompile(`"(affinity|chart|chartRef|containers|image|imageName|instances|members|nodeSelector|nodeSets|podSpec|podTemplate|replicas|resources|serviceAccount|` +
+	`serviceAccountName|size|sourceRef|storage|storageSize|template|tolerations|volumeClaimTemplates?|workloadRef)"\s*:`)
 
 // isCustom reports whether a group belongs to custom resources, which may make pods of their own.
 func isCustom(group string) bool {
