@@ -162,7 +162,7 @@ func (f *Found) Others(sys System) (all []Other) {
 // dirOf returns the directory of Find that a link leads to; "" for none.
 func (f *Found) dirOf(sys System, link string) string {
 	to, err := sys.Stat(link)
-	for _, dir := range f.dirs {
+	for _, dir := range slices.Concat(f.dirs, f.hidden) {
 		if info, err2 := sys.Stat(dir); err == nil && err2 == nil && os.SameFile(to, info) {
 			return dir
 		}

@@ -329,11 +329,8 @@ func AssumeNode(a, b *Input) {
 
 // Has reports whether a Service or workload is in the snapshot, by its object name.
 func (j *Input) Has(object string) bool {
-	if j.Snapshot.Workload(object) != nil {
-		return true
-	}
 	kind, name := snapshot.ParseObject(object)
-	return kind == "Service" && j.Snapshot.Service(name) != nil
+	return j.Snapshot.Workload(object) != nil || kind == "Service" && j.Snapshot.Service(name) != nil
 }
 
 // AssumedNodes reports whether the Nodes of the snapshot are stand-ins.

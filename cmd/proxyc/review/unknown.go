@@ -104,20 +104,13 @@ func AssumeEndpoints(of ...*Input) (out []*Input, why map[ir.Name]string) {
 // retargeted reports whether a port of a Service has another target port, and at least one of the two is a
 // name, whose number only the pods have.
 func retargeted(was, is *Input, name ir.Name) bool {
-	type port struct {
-		number   int32
-		protocol string
-	}
-	targets := func(j *Input) map[port]intstr.IntOrString {
-		out, svc := map[port]intstr.IntOrString{}, j.Snapshot.Service(name)
-		for i, target := range j.Reader.Written()[svc.Object].TargetPorts {
-			out[port{svc.Ports[i].Port, svc.Ports[i].Protocol}] = target
-		}
-		return out
-	}
-	before := targets(was)
-	for p, now := range targets(is) {
-		if old, ok := before[p]; ok && old != now && (old.Type == intstr.String || now.Type == intstr.String) {
+	a, b := was.Snapshot.Service(name), is.Snapshot.Service(name)
+	targets := is.Reader.Written()[b.Object].TargetPorts
+	for i, old := range was.Reader.Written()[a.Object].TargetPorts {
+		j := slices.IndexFunc(b.Ports, func(p snapshot.ServicePort) bool {
+			return p.Port == a.Ports[i].Port && p.Protocol == a.Ports[i].Protocol
+		})
+		if j >= 0 && j < len(targets) && old != targets[j] && (old.Type == intstr.String || targets[j].Type == intstr.String) {
 			return true
 		}
 	}

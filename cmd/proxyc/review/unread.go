@@ -1,6 +1,7 @@
 package review
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"fmt"
@@ -31,6 +32,7 @@ type file struct {
 	bases []string // remote bases of a kustomization that name no version
 	// passed is what the file is, if it is neither read nor rendered: one of the constants.
 	passed string
+	opens  string // what a file that is not read says about who reaches Services and ports of Nodes
 	to     string // the directory that a link leads to, if it is read
 }
 
@@ -152,7 +154,7 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 	}
 	if rendered := f.by != "" || f.passed == hiddenFile; rendered && err != nil {
 		fail(f.Name, files.Reason(err))
-	} else if f.by != "" || err == nil && objectKey.Match(data) || err == nil && f.passed == otherFile && makesObjects(f.Name, data) != "" {
+	} else if f.by != "" || err == nil && isObject(data) || err == nil && f.passed == otherFile && makesObjects(f.Name, data) != "" {
 		if f.passed == otherFile { // others, such as images of disks, are nothing to any tool
 			f.passed = cmp.Or(makesObjects(f.Name, data), otherFile)
 		}
@@ -188,6 +190,37 @@ var (
 // objectKey matches the field that every object has, but not one in a script of another file.
 var objectKey = regexp.MustCompile(`(?m)(^|[{,]\s*)apiVersion\s*:|["']apiVersion["']\s*:`)
 
+// What decides in files that are not read: a text with a Service, the lines of values that open something, and those of
+// values of charts except images.
+var (
+	service = regexp.MustCompile(`\bkind["']?\s*:\s*["']?Service\b`)
+	opening = regexp.MustCompile(`(?m)^.*(\b(ClusterIP|NodePort|LoadBalancer)\b["']?[\s,}\]]*(#.*)?$|(hostNetwork|hostPort|externalIPs|[sS]ourceRanges)["']?:.*$)|` +
+		`^\s*- ["']?[0-9a-fA-F.:]+/\d+\b.*$`)
+	images = regexp.MustCompile(`(?m)^\s*(- )?(image(Tag)?|repository|tag|digest)["']?:.*$`)
+)
+
+// deciding returns what the text of a file that is not read says about who reaches Services and ports of Nodes.
+func (f *file) deciding(text []byte) string {
+	switch {
+	case f.passed == source && values.MatchString(filepath.Base(f.below)):
+		return string(images.ReplaceAll(text, nil))
+	case f.passed == source, f.passed == hiddenDir && service.Match(text):
+		return string(text)
+	case f.passed == aside:
+		return string(bytes.Join(opening.FindAll(text, -1), nil))
+	}
+	return ""
+}
+
+// schema matches a file that defines a custom resource, and traffic one with anything else, or that a webhook converts.
+var schema = regexp.MustCompile(`(?m)^kind:\s*["']?CustomResourceDefinition\b`)
+var traffic = regexp.MustCompile(`(?m)^["'!&%?]|^\s*[{[]|^--- *[^\s#]|^- |^kind:\s*["']?([^C\s"']|C[^u])|strategy\W{1,4}Webhook`)
+
+// isObject reports whether a text seems to contain an object, which has metadata, unlike configurations of tools.
+func isObject(data []byte) bool {
+	return objectKey.Match(data) && bytes.Contains(data, []byte("metadata"))
+}
+
 // isAside reports whether a file that was read is YAML without objects, such as values of a chart.
 func isAside(name string, data []byte) bool {
 	return filepath.Ext(name) != ".json" && !files.IsKustomization(name) && len(data) > 0 && !objectKey.Match(data)
@@ -210,6 +243,10 @@ func (j *Input) keep(from Files, f *file, data []byte) {
 	f.bases = bases
 	if data == nil { // it could not be read
 		data = []byte(fmt.Sprint(f.why))
+	}
+	f.opens = f.deciding(data)
+	if schema.Match(data) && !traffic.Match(data) {
+		data = data[:0]
 	}
 	f.sum = sha256.Sum256(data)
 	ir.SetIn(&j.files, f.below, f)
@@ -374,6 +411,8 @@ func CompareUnread(was, is *Input) {
 		case old.leadsOutside() && now.leadsOutside() && has.isPassed():
 			is.NotApplied = append(is.NotApplied, linkedDir+" "+short(below)+" (outside)")
 		case old.isPassed() && now.isPassed() && old.sum == now.sum:
+		case has.isPassed() && !ofOverlay(below) && cmp.Or(old, &file{}).opens != cmp.Or(now, &file{}).opens:
+			is.NotRead = append(is.NotRead, short(below)+Action(old != nil, now != nil))
 		case has.isPassed() && has.passed != hiddenFile && ofOverlay(below): // kubectl does not apply it with an overlay
 		case isSource(old) || isSource(now):
 			is.NotRead = append(is.NotRead, short(below)+Action(old != nil, now != nil))
@@ -430,8 +469,7 @@ func sources(sides ...*Input) func(*file) bool {
 		}
 	}
 	return func(f *file) bool {
-		return f != nil && f.by == "" && (f.passed == source ||
-			f.passed == aside && strings.Contains(renderers, filepath.Base(f.below)) ||
+		return f != nil && f.by == "" && (f.passed == aside && strings.Contains(renderers, filepath.Base(f.below)) ||
 			f.passed == aside && importing.MatchString(f.below) && (beside[importing.FindString(f.below)] || beside[filepath.Dir(f.below)]))
 	}
 }

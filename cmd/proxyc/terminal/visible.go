@@ -109,10 +109,5 @@ func escaped(text []byte) []byte {
 
 // isPlain reports whether a text is printable ASCII with line breaks, which is the usual case.
 func isPlain(p []byte) bool {
-	for _, c := range p {
-		if (c < ' ' || c > '~') && c != '\n' && c != '\t' {
-			return false
-		}
-	}
-	return true
+	return !bytes.ContainsFunc(p, func(c rune) bool { return (c < ' ' || c > '~') && c != '\n' && c != '\t' })
 }

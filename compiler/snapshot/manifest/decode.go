@@ -31,8 +31,7 @@ import (
 //
 // Call Finish after the last file. file is only for diagnostics.
 func Decode(s *snapshot.Snapshot, file string, data []byte) diag.List {
-	r := Reader{NoPositions: true}
-	return r.Decode(s, file, data, false)
+	return (&Reader{NoPositions: true}).Decode(s, file, data, false)
 }
 
 // escaped matches escapes of letters and line breaks, with which keys can be written.
@@ -414,7 +413,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	if decode == nil {
 		f := misspelt(l.apiVersion, l.kind)
 		if f != nil || isCustom(group) && !podless.MatchString(l.kind) {
-			r.custom(l)
+			r.custom(l, f == nil && !makesPods.Match(l.text))
 		}
 		if f != nil {
 			// It is invalid as an object of the kind that was meant: see Keep.
@@ -431,7 +430,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	r.sum(o.name, l.text)
 	o.index = index
 	if err != nil {
-		r.custom(l)
+		r.custom(l, false)
 		path, msg := explain(l.text, err)
 		report(placed{field: path, invalid: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}})
 		return
@@ -454,7 +453,7 @@ func (r *result) leaf(l *leaf, index []int) {
 		report(placed{field: f.path, invalid: invalid, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 	}
 	if !usable {
-		r.custom(l)
+		r.custom(l, false)
 	} else {
 		r.objects = append(r.objects, o)
 		r.uncompared = append(r.uncompared, o.uncompared...)
@@ -510,7 +509,7 @@ func (l *leaf) meta(namespace string) *metav1.ObjectMeta {
 }
 
 // custom adds an object that may make pods, as far as it can be decoded.
-func (r *result) custom(l *leaf) {
+func (r *result) custom(l *leaf, doubtful bool) {
 	var in struct {
 		Spec struct {
 			Replicas any `json:"replicas"`
@@ -520,8 +519,7 @@ func (r *result) custom(l *leaf) {
 		} `json:"spec"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // most have no template
-	group, _ := splitVersion(l.apiVersion)
-	w := &snapshot.Workload{Kind: l.kind, Name: snapshot.NameOf(l.meta(r.namespace)), Labels: in.Spec.Template.Metadata.Labels, Doubtful: isCustom(group) && !makesPods.Match(l.text)}
+	w := &snapshot.Workload{Kind: l.kind, Name: snapshot.NameOf(l.meta(r.namespace)), Labels: in.Spec.Template.Metadata.Labels, Doubtful: doubtful}
 	if in.Spec.Replicas != int64(0) {
 		w.Pods = 1 // or more
 	}

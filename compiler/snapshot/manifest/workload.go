@@ -272,8 +272,7 @@ func jobOf(spec *workloadSpec, suspended bool, path string) pods {
 }
 
 func pod(in *workloadFields) pods {
-	t := &corev1.PodTemplateSpec{Spec: in.Spec.PodSpec}
-	t.Labels = in.Metadata.Labels
+	t := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: in.Metadata.Labels}, Spec: in.Spec.PodSpec}
 	if in.Status.Phase == corev1.PodSucceeded || in.Status.Phase == corev1.PodFailed {
 		return pods{template: t}
 	}
@@ -368,8 +367,7 @@ func checkTemplate(kind string, p *pods) []finding {
 var podless = regexp.MustCompile(`(Alert|Certificate|Export|Import|Ingress|Issuer|Monitor|Monitoring|Plugin|Policy|Probe|Repository|Route|Rule|Secret|SecretStore)$|^(BackendConfig|DestinationRule|Mapping|ScaledObject|ServiceEntry|ServiceProfile|TransportServer|TriggerAuthentication|VirtualServer|VirtualService)$`)
 
 // makesPods matches the fields of custom resources from which programs make pods, or install what does.
-var makesPods = regexp.MustCompile(`"(affinity|chart|chartRef|containers|image|imageName|instances|members|nodeSelector|nodeSets|podSpec|podTemplate|replicas|resources|serviceAccount|` +
-	`serviceAccountName|size|sourceRef|storage|storageSize|template|tolerations|volumeClaimTemplates?|workloadRef)"\s*:`)
+var makesPods = regexp.MustCompile(`"(affinity|chart|chartRef|containers|image|imageName|instances|members|nodeSelector|nodeSets|podTemplate|replicas|resources|serviceAccountName|size|sourceRef|storage|template|tolerations|workloadRef)"\s*:`)
 
 // isCustom reports whether a group belongs to custom resources, which may make pods of their own.
 func isCustom(group string) bool {

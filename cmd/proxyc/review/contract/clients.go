@@ -281,10 +281,8 @@ func (m *members) thisNode(v *view) answer {
 
 // contains returns the first prefix that contains an address, or an invalid one.
 func contains(list []netip.Prefix, a netip.Addr) netip.Prefix {
-	for _, p := range list {
-		if p.Contains(a) {
-			return p
-		}
+	if i := slices.IndexFunc(list, func(p netip.Prefix) bool { return p.Contains(a) }); i >= 0 {
+		return list[i]
 	}
 	return netip.Prefix{}
 }

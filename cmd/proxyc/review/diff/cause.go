@@ -35,10 +35,8 @@ func (d *Diff) name(f *flow.Flow) {
 
 // service returns the object of the Service of a flow.
 func (d *Diff) service(f *flow.Flow) string {
-	for _, c := range f.Cause {
-		if strings.HasPrefix(c.Object, "Service ") {
-			return c.Object
-		}
+	if i := slices.IndexFunc(f.Cause[:], func(c flow.Cause) bool { return strings.HasPrefix(c.Object, "Service ") }); i >= 0 {
+		return f.Cause[i].Object
 	}
 	return ""
 }
