@@ -145,6 +145,20 @@ func (u Uncompared) Equal(v Uncompared) bool {
 // SameOutput reports whether programs make the same objects from both sides, as far as their fields show.
 func (u Uncompared) SameOutput(v Uncompared) bool { return SameElements(u.outputs(), v.outputs()) }
 
+// Differs reports whether a ConfigMap or Secret has another value of one of some keys on the other side.
+func (u Uncompared) Differs(v Uncompared, keys []string) bool {
+	values := map[string]int{}
+	for side, content := range [...]any{u.Content, v.Content} {
+		leaves(content, "", func(field string) {
+			key, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(field, ".stringData."), ".data."), ":")
+			if slices.Contains(keys, key) {
+				values[field] += 1 - 2*side
+			}
+		})
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Values(values)), func(n int) bool { return n != 0 })
+}
+
 // outputs returns the fields of each version that decide what programs make from it, if there are any.
 func (u Uncompared) outputs() (out [][]string) {
 	for _, content := range append(slices.Clip(u.Copies), u.Content) {

@@ -202,6 +202,7 @@ var (
 // deciding returns what the text of a file that is not read says about who reaches Services and ports of Nodes.
 func (f *file) deciding(text []byte) string {
 	switch {
+	case f.by != "": // compared with what renders it
 	case f.passed == source && values.MatchString(filepath.Base(f.below)):
 		return string(images.ReplaceAll(text, nil))
 	case f.passed == source, f.passed == hiddenDir && service.Match(text):
@@ -411,7 +412,7 @@ func CompareUnread(was, is *Input) {
 		case old.leadsOutside() && now.leadsOutside() && has.isPassed():
 			is.NotApplied = append(is.NotApplied, linkedDir+" "+short(below)+" (outside)")
 		case old.isPassed() && now.isPassed() && old.sum == now.sum:
-		case has.isPassed() && !ofOverlay(below) && cmp.Or(old, &file{}).opens != cmp.Or(now, &file{}).opens:
+		case !ofOverlay(below) && cmp.Or(old, &file{}).opens != cmp.Or(now, &file{}).opens:
 			is.NotRead = append(is.NotRead, short(below)+Action(old != nil, now != nil))
 		case has.isPassed() && has.passed != hiddenFile && ofOverlay(below): // kubectl does not apply it with an overlay
 		case isSource(old) || isSource(now):

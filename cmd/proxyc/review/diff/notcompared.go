@@ -52,6 +52,7 @@ func (d *Diff) addNotCompared(was, is *review.Input, of func(ir.Name) bool) {
 func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 	before, after := was.Snapshot.Uncompared(), is.Snapshot.Uncompared()
 	renderers := contents(was, is, func(u snapshot.Uncompared) bool { return u.Renders })
+	replaced := variables(was, is)
 	all := maps.Clone(before)
 	maps.Copy(all, after)
 	for object, u := range all {
@@ -65,13 +66,26 @@ func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 		switch kind, name := snapshot.ParseObject(object); {
 		case old.Decides || now.Decides:
 			list = &d.NotRead
-		case !old.SameOutput(now) || (kind == "ConfigMap" || kind == "Secret") && names(renderers, name.Name, "from"):
+		case !old.SameOutput(now) || (kind == "ConfigMap" || kind == "Secret") && (names(renderers, name.Name, "from") || old.Differs(now, replaced)):
 			list, object = &d.NotRead, "output of "+object
 		case kind == "Secret":
 			continue
 		}
 		*list = append(*list, object+review.Action(had, has))
 	}
+}
+
+// variable matches what Flux and envsubst replace in manifests, with their values from ConfigMaps and Secrets.
+var variable = regexp.MustCompile(`\$\{(\w+)`)
+
+// variables returns the names of the variables that objects contain where a value is invalid.
+func variables(was, is *review.Input) (names []string) {
+	for _, d := range slices.Concat(was.Diags, is.Diags) {
+		for _, found := range variable.FindAllStringSubmatch(d.Msg, -1) {
+			names = append(names, found[1])
+		}
+	}
+	return names
 }
 
 // contents returns the contents of some objects of both sides.
