@@ -118,17 +118,6 @@ func PlacingOf(annotations map[string]string, spec *corev1.PodSpec, containers [
 // Uncompared returns them by object: "Ingress shop/web". They must not be changed.
 func (s *Snapshot) Uncompared() map[string]Uncompared { return s.uncompared }
 
-// Renderers returns the text of all from which programs make objects.
-func (s *Snapshot) Renderers() string {
-	var text strings.Builder
-	for _, u := range s.uncompared {
-		if u.Renders {
-			fmt.Fprint(&text, u.Content, u.Copies)
-		}
-	}
-	return text.String()
-}
-
 // AddUncompared adds one, or another version of it, which may be equal: files may be for different clusters.
 func (s *Snapshot) AddUncompared(u Uncompared) {
 	if old, ok := s.uncompared[u.Object]; ok {
@@ -206,9 +195,6 @@ var operating = regexp.MustCompile(`^: |^\.metadata\b|^\.spec((\.chart|\.templat
 
 // exposed matches fields and values that decide who reaches Services and pods, in any language, and objects in fields.
 var exposed = regexp.MustCompile(`(?is)\b(loadBalancer(Class|IP|SourceRanges)?|nodePorts?|externalIPs|hostPorts?|hostNetwork)\b|\{object\}|\bapiVersion\b.*\bkind\b.*\bmetadata\b`)
-
-// Exposes reports whether a text contains such a field or value.
-func Exposes(text []byte) bool { return exposed.Match(text) }
 
 // SameElements reports whether two lists have equal elements, each as often, in any order.
 func SameElements[T any](a, b []T) bool {

@@ -207,7 +207,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 				}
 			}
 			for _, d := range j.Reader.Decode(to, f.Name, data, f.FromDirectory) {
-				if isBroken(d) {
+				if d.Severity == diag.Error && d.Object == "" { // the text of the file cannot be read
 					broken.Add(d)
 				} else {
 					j.Diags.Add(d)

@@ -165,7 +165,7 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 // makesObjects returns whether programs make objects from a file that is not read as manifests: source, aside if they may, or "".
 func makesObjects(name string, data []byte) string {
 	switch base := filepath.Base(name); {
-	case values.MatchString(base), language.MatchString(base) && (written.Match(data) || snapshot.Exposes(data)), generator.Match(data):
+	case values.MatchString(base), language.MatchString(base) && written.Match(data), generator.Match(data):
 		return source
 	case language.MatchString(base), files.IsObjects(base):
 		return aside
@@ -194,7 +194,7 @@ var objectKey = regexp.MustCompile(`(?m)(^|[{,]\s*)apiVersion\s*:|["']apiVersion
 // values of charts except images.
 var (
 	service = regexp.MustCompile(`\bkind["']?\s*:\s*["']?Service\b`)
-	opening = regexp.MustCompile(`(?m)^.*(\b(ClusterIP|NodePort|LoadBalancer)\b["']?[\s,}\]]*(#.*)?$|(hostNetwork|hostPort|externalIPs|[sS]ourceRanges)["']?:.*$)|` +
+	opening = regexp.MustCompile(`(?m)^.*(\b(ClusterIP|NodePort|LoadBalancer)\b["']?[\s,}\]]*(#.*)?$|(hostNetwork|hostPort|nodePort|externalIPs|[sS]ourceRanges)["']?\s*[:=].*$)|` +
 		`^\s*- ["']?[0-9a-fA-F.:]+/\d+\b.*$`)
 	images = regexp.MustCompile(`(?m)^\s*(- )?(image(Tag)?|repository|tag|digest)["']?:.*$`)
 )
@@ -341,9 +341,6 @@ func passedFinding(list []*file) diag.Diagnostic {
 	return d
 }
 
-// shownRendered is the maximum number of further names in a finding.
-const shownRendered = 3
-
 // renderedFinding returns the finding about files that charts or kustomizations render.
 func renderedFinding(by map[string]int, chart bool) (d diag.Diagnostic) {
 	names := slices.Sorted(maps.Keys(by))
@@ -354,7 +351,7 @@ func renderedFinding(by map[string]int, chart bool) (d diag.Diagnostic) {
 	d.File = names[0]
 	dir, others := ShellWord(filepath.Dir(d.File)), ""
 	if len(names) > 1 {
-		dir, others = "DIR", " (so do "+FirstOf(names[1:], shownRendered)+")"
+		dir, others = "DIR", " (so do "+FirstOf(names[1:], 3)+")"
 	}
 	switch {
 	case chart:
@@ -460,10 +457,9 @@ func CompareUnread(was, is *Input) {
 
 // sources returns whether programs make objects from a file that no verb reads. Files that import each other do if one with their
 // extension does, or if they are beside manifests. So does each file, such as values, that an object for such programs names.
-func sources(sides ...*Input) func(*file) bool {
-	renderers, beside := "", map[string]bool{}
-	for _, side := range sides {
-		renderers += side.Snapshot.Renderers()
+func sources(was, is *Input) func(*file) bool {
+	renderers, beside := fmt.Sprint(Contents(was, is, func(u snapshot.Uncompared) bool { return u.Renders })...), map[string]bool{}
+	for _, side := range [...]*Input{was, is} {
 		for below, f := range side.files {
 			beside[filepath.Dir(below)] = beside[filepath.Dir(below)] || f.passed == "" && f.by == ""
 			beside[importing.FindString(below)] = beside[importing.FindString(below)] || f.passed == source
@@ -473,6 +469,18 @@ func sources(sides ...*Input) func(*file) bool {
 		return f != nil && f.by == "" && (f.passed == aside && strings.Contains(renderers, filepath.Base(f.below)) ||
 			f.passed == aside && importing.MatchString(f.below) && (beside[importing.FindString(f.below)] || beside[filepath.Dir(f.below)]))
 	}
+}
+
+// Contents returns the contents of some objects of both sides.
+func Contents(was, is *Input, some func(snapshot.Uncompared) bool) (out []any) {
+	for _, side := range [...]*Input{was, is} {
+		for _, u := range side.Snapshot.Uncompared() {
+			if some(u) {
+				out = append(append(out, u.Content), u.Copies...)
+			}
+		}
+	}
+	return out
 }
 
 // Action returns the text after the name of something that differs, by whether the sides have it.
@@ -539,6 +547,3 @@ func Fixed(was, is *Input) map[string]diag.Severity {
 	}
 	return out
 }
-
-// isBroken reports whether a finding means that the text of a file cannot be read.
-func isBroken(d diag.Diagnostic) bool { return d.Severity == diag.Error && d.Object == "" }

@@ -51,7 +51,7 @@ func (d *Diff) addNotCompared(was, is *review.Input, of func(ir.Name) bool) {
 // addOthers adds the objects of other kinds that differ.
 func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 	before, after := was.Snapshot.Uncompared(), is.Snapshot.Uncompared()
-	renderers := contents(was, is, func(u snapshot.Uncompared) bool { return u.Renders })
+	renderers := review.Contents(was, is, func(u snapshot.Uncompared) bool { return u.Renders })
 	replaced := variables(was, is)
 	all := maps.Clone(before)
 	maps.Copy(all, after)
@@ -63,47 +63,36 @@ func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 			continue
 		}
 		list := &d.NotCompared
-		switch kind, name := snapshot.ParseObject(object); {
+		switch {
 		case old.Decides || now.Decides:
 			list = &d.NotRead
-		case !old.SameOutput(now) || (kind == "ConfigMap" || kind == "Secret") && (names(renderers, name.Name, "from") || old.Differs(now, replaced)):
+		case !old.SameOutput(now) || data.MatchString(object) && (names(renderers, u.Name.Name, "from") || old.Differs(now, replaced)):
 			list, object = &d.NotRead, "output of "+object
-		case kind == "Secret":
+		case strings.HasPrefix(object, "Secret "):
 			continue
 		}
 		*list = append(*list, object+review.Action(had, has))
 	}
 }
 
+// data matches the objects that may contain what programs put into others.
+var data = regexp.MustCompile(`^(ConfigMap|Secret) `)
+
 // variable matches what Flux and envsubst replace in manifests, with their values from ConfigMaps and Secrets.
 var variable = regexp.MustCompile(`\$\{(\w+)`)
 
 // variables returns the names of the variables that objects contain where a value is invalid.
 func variables(was, is *review.Input) (names []string) {
-	for _, d := range slices.Concat(was.Diags, is.Diags) {
-		for _, found := range variable.FindAllStringSubmatch(d.Msg, -1) {
-			names = append(names, found[1])
-		}
+	for _, found := range variable.FindAllStringSubmatch(fmt.Sprint(was.Diags, is.Diags), -1) {
+		names = append(names, found[1])
 	}
 	return names
-}
-
-// contents returns the contents of some objects of both sides.
-func contents(was, is *review.Input, some func(snapshot.Uncompared) bool) (out []any) {
-	for _, side := range [...]*review.Input{was, is} {
-		for _, u := range side.Snapshot.Uncompared() {
-			if some(u) {
-				out = append(append(out, u.Content), u.Copies...)
-			}
-		}
-	}
-	return out
 }
 
 // relabelled returns the workloads, Namespaces and Nodes of which a label or another property differs that a policy of either
 // side contains, or that a service mesh reads.
 func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
-	policies := contents(was, is, func(u snapshot.Uncompared) bool { return u.Decides })
+	policies := review.Contents(was, is, func(u snapshot.Uncompared) bool { return u.Decides })
 	before := identities(was)
 	for object, now := range identities(is) {
 		old, had := before[object]
