@@ -131,20 +131,20 @@ var errGone = errors.New("the lock's file is gone")
 // LockOwner returns the owner of the lock of the calling thread's network namespace in dir: "process
 // 4711 (proxyc watch)"; "" if there is none, or it cannot be read. killed is the last owner, if it was killed.
 func LockOwner(dir string) (owner, killed string) {
-	path, err := lockPath(dir)
-	if err != nil {
-		return "", ""
-	}
+	path, _ := lockPath(dir) // "" cannot be opened
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return "", ""
 	}
 	defer f.Close()
+	held := errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 	text, _ := io.ReadAll(io.LimitReader(f, 4096))
-	if owner = strings.TrimSpace(string(text)); errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
-		return owner, ""
+	if is := strings.TrimSpace(string(text)); held {
+		owner = is
+	} else if isAt(f, path) { // else its owner removed it
+		killed = is
 	}
-	return "", owner
+	return owner, killed
 }
 
 // LastNote returns the note of the calling thread's network namespace in dir, as Lock.Note does.

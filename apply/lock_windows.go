@@ -38,18 +38,6 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	return &Lock{file: f}, nil
 }
 
-// InheritLock returns nil: a process cannot execute itself.
-func InheritLock(string, uintptr) *Lock { return nil }
-
-// LastNote returns nothing: notes are only read by their owners.
-func LastNote(string) (string, bool) { return "", false }
-
-// CheckLock looks at nothing.
-func CheckLock(string) error { return nil }
-
-// LockOwner returns nothing: what is locked cannot be looked at.
-func LockOwner(string) (owner, killed string) { return "", "" }
-
 // Release gives the lock back.
 func (l *Lock) Release() error {
 	return errors.Join(windows.UnlockFileEx(windows.Handle(l.file.Fd()), 0, 1, 0, &windows.Overlapped{}), l.file.Close())
