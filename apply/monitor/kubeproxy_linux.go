@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/nftables/codec"
@@ -110,7 +110,7 @@ func KubeProxyProcess() string {
 
 // HasDevice reports whether the network namespace of the calling thread has a device.
 func HasDevice(name string) bool {
-	_, err := net.InterfaceByName(name)
+	_, err := netlink.LinkByName(name)
 	return err == nil
 }
 
