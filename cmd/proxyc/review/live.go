@@ -134,7 +134,7 @@ func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) er
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("is not a proxyc daemon of this version: it answers %s", resp.Status)
 	}
-	if err := read(resp.Body); context.Cause(ctx) == context.DeadlineExceeded {
+	if err := read(resp.Body); err != nil && context.Cause(ctx) == context.DeadlineExceeded {
 		return errors.New("the daemon began to answer, and then stopped or hung")
 	} else if err != nil {
 		return fmt.Errorf("is not a proxyc daemon of this version: %w", err)
