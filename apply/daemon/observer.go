@@ -49,17 +49,6 @@ func (o *observer) reportReason(st reconcile.State, why string) {
 	o.counters.store.Acknowledge() // last, so that a change is always reported as pending or as not in force
 }
 
-// settle counts and logs a sync, and reports whether it succeeded.
-func (o *observer) settle(s *reconcile.Sync) bool {
-	o.counters.count(s, o.followed)
-	if s.Err != nil {
-		o.log.Error("the sync failed", "err", s.Err)
-		return false
-	}
-	o.logSync(s)
-	return true
-}
-
 // record adds a sync to the status, after all work that follows it.
 func (o *observer) record(s *reconcile.Sync) {
 	o.drift.add(s)

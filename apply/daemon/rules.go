@@ -40,8 +40,10 @@ type rules struct {
 func (r *rules) run(ctx context.Context) error {
 	writeOOMScore(r.config.Config, r.log.Logger)
 	last, err := r.open(ctx)
-	if err != nil {
-		return orDone(ctx, err)
+	if ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		return err
 	}
 	if err := r.prepare(ctx, last); err != nil {
 		return err
@@ -212,21 +214,16 @@ func (r *rules) synced(s *reconcile.Sync) bool {
 	return true
 }
 
-// settled records a sync, and reports whether it succeeded.
+// settled counts and logs a sync, and reports whether it succeeded.
 func (r *rules) settled(s *reconcile.Sync) bool {
-	if r.observer.settle(s) {
-		return true
+	r.observer.counters.count(s, r.observer.followed)
+	if s.Err != nil {
+		r.log.Error("the sync failed", "err", s.Err)
+		r.effects.flows.NoteRemoved(s.Done.Removed) // for the next successful sync
+		return false
 	}
-	r.effects.flows.NoteRemoved(s.Done.Removed) // for the next successful sync
-	return false
-}
-
-// orDone returns err, or nil if ctx has ended.
-func orDone(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	r.observer.logSync(s)
+	return true
 }
 
 // acquireLock waits until no other proxyc writes the node's rules.

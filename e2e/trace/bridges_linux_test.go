@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/nodetest"
 	"github.com/proxyc/proxyc/apply/daemon/status"
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Every verb names what the bridge of the pods does to connections through it, as real packets show it. A trace is only
@@ -108,5 +111,64 @@ func TestVerbsNameWhatBridgesDo(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nothing is said about a bridge that does not carry the connection, or whose ports lead to more than pods.
+func TestDiscardsOfBridges(t *testing.T) {
+	t.Parallel()
+	ns := map[string]*applytest.Namespace{}
+	for _, name := range []string{"node", "a", "b", "behind", "host"} {
+		ns[name] = applytest.RequireNamespace(t)
+	}
+	must := func(in, does string) {
+		t.Helper()
+		if out, err := ns[in].Run(ns[in].Command(t.Context(), "sh", "-ec", does)); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	var errs []error
+	for _, link := range [][4]string{{"node", "vetha", "a", "eth0"}, {"node", "vethb", "b", "eth0"}, {"node", "up", "host", "container"}, {"a", "eth1", "behind", "eth0"}} {
+		errs = append(errs, ns[link[0]].Connect(link[1], ns[link[2]], link[3]))
+	}
+	errs = append(errs, ns["node"].AddBridge("cni0"), ns["node"].AddBridge("br0"), ns["host"].AddBridge("docker0"))
+	errs = append(errs, ns["node"].AddPort("cni0", "vetha"), ns["node"].AddPort("cni0", "vethb"), ns["node"].AddPort("br0", "up"), ns["host"].AddPort("docker0", "container"))
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	must("node", `ip link set lo up; ip addr add 10.244.1.1/24 dev cni0; ip addr add 172.17.0.2/16 dev br0; ip route add default via 172.17.0.1
+		sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.bridge.bridge-nf-call-iptables=0; ip route add 10.9.0.5 via 10.244.1.10`)
+	must("host", "ip addr add 172.17.0.1/16 dev docker0")
+	must("behind", "ip addr add 10.9.0.5/24 dev eth0")
+	must("a", "ip addr add 10.244.1.10/24 dev eth0")
+	must("b", "ip addr add 10.244.1.11/24 dev eth0")
+	const bypass, call = "replies of pods to others on bridge cni0 bypass the rules", "sysctl -qw net.bridge.bridge-nf-call-iptables="
+	detect := func(by string) ir.Detector { return ir.Detector{Mode: ir.DetectInterface, Interface: by} }
+	for _, tt := range []struct {
+		name, does, to, want string
+		node                 ir.Node
+	}{
+		{"pods", "true", "10.244.1.10", bypass, ir.Node{Detector: detect("cni0")}},
+		{"pods that are masqueraded", "true", "10.244.1.10", "", ir.Node{Detector: detect("other")}},
+		{"pods that nothing detects", "true", "10.244.1.10", bypass, ir.Node{}},
+		{"nobody", "true", "10.244.1.12", "no port of bridge cni0 leads to it", ir.Node{}},
+		{"behind a pod", "true", "10.9.0.5", "", ir.Node{}},
+		{"behind the host of a container", "true", "172.17.0.9", "", ir.Node{}},
+		{"pods of a process", "true", "10.244.1.10", "", ir.Node{Mode: ir.ModeUserspace, Detector: detect("cni0")}},
+		{"no hairpin", "bridge link set dev vetha hairpin off; " + call + "1", "10.244.1.10", "hairpin mode is off", ir.Node{Detector: detect("cni0")}},
+		{"no hairpin, and a process", "true", "10.244.1.10", "", ir.Node{Mode: ir.ModeUserspace, Detector: detect("cni0")}},
+	} {
+		must("node", tt.does)
+		to := ir.Backend{AddrPort: netip.AddrPortFrom(netip.MustParseAddr(tt.to), 80), Local: true}
+		p := &ir.Program{Family: ir.IPv4, Node: tt.node, Services: []ir.Service{{Pools: []ir.Pool{{Backends: []ir.Backend{to}}}}}}
+		p.Node.Addrs = []netip.Addr{netip.MustParseAddr("172.17.0.2")}
+		var found []string
+		err := ns["node"].Do(func() (err error) {
+			found, err = node.Discards(t.Context(), p, nil)
+			return err
+		})
+		if all := strings.Join(found, "\n"); err != nil || tt.want == "" && all != "" || tt.want != "" && (len(found) != 1 || !strings.Contains(all, tt.want)) {
+			t.Errorf("%s: %v, %q, want %q", tt.name, err, found, tt.want)
+		}
 	}
 }

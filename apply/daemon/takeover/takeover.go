@@ -63,19 +63,17 @@ func (t *Takeover) Report(st *status.Status) {
 
 // Run calls tidy, again on request, and after a failure until it succeeds. It returns when ctx ends.
 func (t *Takeover) Run(ctx context.Context, tidy func(context.Context) error) {
-	var done func(error) // of the request
+	done := func(error) {} // of the request
 	for failures := 0; ; {
 		err := tidy(ctx)
-		if done != nil {
-			done(err)
-		}
+		done(err)
 		var retry <-chan time.Time
 		if failures++; err == nil {
 			failures = 0
 		} else {
 			retry = time.After(apply.Backoff(failures, apply.FirstRetry, t.Retry))
 		}
-		done = nil
+		done = func(error) {}
 		select {
 		case <-ctx.Done():
 			return
@@ -128,10 +126,5 @@ func (t *Takeover) request(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return <-done
 }
