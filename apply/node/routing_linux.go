@@ -69,7 +69,7 @@ func (r *routing) add(dst *net.IPNet, doubtful bool) {
 	if dst != nil {
 		addr, _ := netip.AddrFromSlice(dst.IP)
 		ones, _ := dst.Mask.Size()
-		to = netip.PrefixFrom(addr.Unmap(), ones)
+		to = netip.PrefixFrom(addr.Unmap(), ones).Masked() // the kernel keeps all bits of a rule's
 	}
 	r.known[to] = r.known[to] || doubtful
 }

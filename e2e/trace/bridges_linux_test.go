@@ -137,7 +137,8 @@ func TestDiscardsOfBridges(t *testing.T) {
 		t.Fatal(err)
 	}
 	must("node", `ip link set lo up; ip addr add 10.244.1.1/24 dev cni0; ip addr add 172.17.0.2/16 dev br0; ip route add default via 172.17.0.1
-		sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.bridge.bridge-nf-call-iptables=0; ip route add 10.9.0.5 via 10.244.1.10`)
+		sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.bridge.bridge-nf-call-iptables=0; ip route add 10.9.0.5 via 10.244.1.10
+		ip rule add to 10.8.1.99/24 prohibit; ip route add 10.8.0.0/16 dev cni0`)
 	must("host", "ip addr add 172.17.0.1/16 dev docker0")
 	must("behind", "ip addr add 10.9.0.5/24 dev eth0")
 	must("a", "ip addr add 10.244.1.10/24 dev eth0")
@@ -154,12 +155,13 @@ func TestDiscardsOfBridges(t *testing.T) {
 		{"nobody", "true", "10.244.1.12", "no port of bridge cni0 leads to it", ir.Node{}},
 		{"behind a pod", "true", "10.9.0.5", "", ir.Node{}},
 		{"behind the host of a container", "true", "172.17.0.9", "", ir.Node{}},
+		{"rule with an address in its network", "true", "10.8.1.1", "prohibits it", ir.Node{}},
 		{"pods of a process", "true", "10.244.1.10", "", ir.Node{Mode: ir.ModeUserspace, Detector: detect("cni0")}},
 		{"no hairpin", "bridge link set dev vetha hairpin off; " + call + "1", "10.244.1.10", "hairpin mode is off", ir.Node{Detector: detect("cni0")}},
 		{"no hairpin, and a process", "true", "10.244.1.10", "", ir.Node{Mode: ir.ModeUserspace, Detector: detect("cni0")}},
 	} {
 		must("node", tt.does)
-		to := ir.Backend{AddrPort: netip.AddrPortFrom(netip.MustParseAddr(tt.to), 80), Local: true}
+		to := ir.Backend{AddrPort: netip.AddrPortFrom(netip.MustParseAddr(tt.to), 80), Local: tt.to != "10.8.1.1"}
 		p := &ir.Program{Family: ir.IPv4, Node: tt.node, Services: []ir.Service{{Pools: []ir.Pool{{Backends: []ir.Backend{to}}}}}}
 		p.Node.Addrs = []netip.Addr{netip.MustParseAddr("172.17.0.2")}
 		var found []string
