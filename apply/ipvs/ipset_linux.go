@@ -72,14 +72,10 @@ func (s *ipset) hasType(ctx context.Context, t rules.SetType, f ir.Family) error
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		return errNoSets
 	case errors.Is(err, errSetType), errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("ipset type %s: the kernel has none: modprobe %s", t, moduleOf(t))
+		module := strings.NewReplacer(":", "_", ",", "").Replace(t.String()) // that of hash:ip,port is ip_set_hash_ipport
+		return fmt.Errorf("ipset type %s: the kernel has none: modprobe ip_set_%s", t, module)
 	}
 	return wrap("ipset type "+t.String(), err)
-}
-
-// moduleOf returns the kernel module of a type: hash:ip,port is in ip_set_hash_ipport.
-func moduleOf(t rules.SetType) string {
-	return "ip_set_" + strings.NewReplacer(":", "_", ",", "").Replace(t.String())
 }
 
 // familyOf returns the family of the sets of a type; bitmaps have none.

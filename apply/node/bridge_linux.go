@@ -155,7 +155,8 @@ func (b *Bridge) Stops(src, dst netip.Addr, masqueraded bool) string {
 	return ""
 }
 
-// lost returns what bridges do to connections between pods. One example of each is enough.
+// lost returns what bridges do to connections between pods. One example of each is enough. That a pod cannot reach itself is not
+// among them, since it is usual: the bridge plugin of CNI has hairpin mode off by default. Stops returns it.
 func lost(ctx context.Context, p *ir.Program, to map[netip.Addr]Destination) (found []string, err error) {
 	all, err := Bridges(ctx, p)
 	known := map[string]bool{}
@@ -171,6 +172,7 @@ func lost(ctx context.Context, p *ir.Program, to map[netip.Addr]Destination) (fo
 		clients := []netip.Addr{{}} // to an address that no port leads to, all are alike
 		if b.at[addr] != nil {
 			clients = slices.AppendSeq(clients, maps.Keys(b.at))
+			clients = slices.DeleteFunc(clients, func(src netip.Addr) bool { return b.at[src] == b.at[addr] })
 		}
 		slices.SortFunc(clients, netip.Addr.Compare)
 		for _, src := range clients {

@@ -109,7 +109,9 @@ func RoutesLocalnet(root Root) bool {
 // RequiresLocalnet reports whether the mode sends packets to and from 127.0.0.0/8 through other
 // interfaces, and protects the listeners on those addresses.
 func RequiresLocalnet(node *ir.Node) bool {
-	return node.Mode.Capabilities().Has(ir.LocalhostNodePorts) && !node.Mode.ByProcess() && onLoopback(&node.NodePorts)
+	of := &node.NodePorts
+	overlaps := func(r ir.NodePortPrefix) bool { return r.Prefix.Overlaps(ir.IPv4.Loopback()) }
+	return node.Mode.Capabilities().Has(ir.LocalhostNodePorts) && !node.Mode.ByProcess() && of.Loopback && (of.All || slices.ContainsFunc(of.Prefixes, overlaps))
 }
 
 // CallsIPTables returns the settings that pass packets from a bridge to the IPv4 and IPv6 hooks,
@@ -180,11 +182,6 @@ func Dataplane(node *ir.Node, host Host) []Setting {
 		return ipvs(node.IPVS, host.Kernel)
 	}
 	return nil
-}
-
-// onLoopback reports whether node ports listen on an IPv4 loopback address.
-func onLoopback(p *ir.NodePortAddrs) bool {
-	return p.Loopback && (p.All || slices.ContainsFunc(p.Prefixes, func(r ir.NodePortPrefix) bool { return r.Prefix.Overlaps(ir.IPv4.Loopback()) }))
 }
 
 // ipvs returns the settings of mode ipvs (IPV-9). Both families set the same keys.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func New(host Host, o Options) *Dataplane {
 	}
 	d := &Dataplane{host: host, o: o, file: addressFile(o.AddressFile)}
 	d.proxy = userspace.NewProxy(userspace.Options{Limits: userspace.DefaultLimits, DialTimeouts: rules.DialTimeouts(),
-		Suffixes: searchList(o.Suffixes), Log: o.Log})
+		Suffixes: slices.Concat(searchList, o.Suffixes), Log: o.Log})
 	d.Drainer = d.proxy
 	return d
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 )
 
@@ -57,8 +56,6 @@ func (e *NoInterface) Error() string {
 // errUnread is the error of a commit before the first Read.
 var errUnread = errors.New("the node's addresses are unknown: read them first")
 
-// searchList returns the suffixes for names that a DNS service cannot resolve: none, the cluster
-// domains that kube-proxy assumed until 1.21, and the node's own suffixes (USR-21).
-func searchList(node []string) []string {
-	return slices.Concat([]string{"", "default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, node)
-}
+// searchList are the suffixes for names that a DNS service cannot resolve, before the node's own: none, and the cluster
+// domains that kube-proxy assumed until 1.21 (USR-21).
+var searchList = []string{"", "default.svc.cluster.local", "svc.cluster.local", "cluster.local"}

@@ -29,10 +29,6 @@ type easing struct {
 	published atomic.Pointer[status.Easing] // nil if nothing is left
 }
 
-func newEasing(deadline time.Duration, log *slog.Logger, retrying func(string, error)) *easing {
-	return &easing{deadline: deadline, now: time.Now, log: log, retrying: retrying, added: make(chan eased)}
-}
-
 // eased is a list of leftovers, some of which connections use.
 type eased struct {
 	left []apply.Leftover

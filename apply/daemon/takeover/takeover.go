@@ -39,7 +39,8 @@ type Takeover struct {
 
 // New returns a takeover that has not begun.
 func New(o Options) *Takeover {
-	t := &Takeover{Options: o, requests: make(chan func(error)), easing: newEasing(o.Deadline, o.Log, o.Retrying)}
+	t := &Takeover{Options: o, requests: make(chan func(error))}
+	t.easing = &easing{deadline: o.Deadline, now: time.Now, log: o.Log, retrying: o.Retrying, added: make(chan eased)}
 	t.peer = newPeer(o.Mode, o.Repaired, t.easing, o.Log, o.Send, t.request)
 	return t
 }
