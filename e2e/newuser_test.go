@@ -306,7 +306,8 @@ func (k *kubelet) inside(t *testing.T, spec *corev1.PodSpec, c *corev1.Container
 const kubectl = `#!/bin/sh
 case "$*" in
 *"rollout status daemonset/"*) [ "$READY" = true ] ;;
-*" get pods "*) echo "pod-1 node1 0" ;;
+*" get controllerrevisions "*) echo 2026-01-01T00:00:00Z ;;
+*" get pods "*) echo "pod-1 node1 " ;;
 "get servicecidrs") ;;
 "get services,endpointslices,nodes,servicecidrs -A -o json") cat "$SNAPSHOT" ;;
 *" exec "*)
