@@ -188,13 +188,16 @@ func leaves(v any, path string, add func(field string)) {
 	add(fmt.Sprintf("%s: %T %v", path, v, v))
 }
 
-// operating matches the fields that decide only when, how and by whom an object is rendered, or which images its pods have.
+// operating matches the fields that decide only when, how and by whom an object is rendered, or which images, resources and
+// number of pods it has, except 0.
 var operating = regexp.MustCompile(`^: |^\.metadata\b|^\.spec((\.chart|\.template)\.spec)?\.((retryI|i)nterval|timeout|suspend|prune|wait|force|dependsOn|healthCheck(s|Exprs)|install|upgrade|` +
-	`test|rollback|uninstall|driftDetection|maxHistory|serviceAccountName|decryption|persistentClient|info|project|revisionHistoryLimit|syncPolicy|reconcileStrategy|verify|` +
-	`\w*[sS]ecretRef|provider|insecure|passCredentials|backOffLimit|jobImage|deletionPolicy|images)[.:[{]|^\.spec\.(source\.helm\.valuesObject|values)\.(.*\.)?(image(Tag)?|tag|digest)(\.\w+)?: `)
+	`test|rollback|uninstall|driftDetection|maxHistory|serviceAccountName|decryption|persistentClient|info|project|revisionHistoryLimit|syncPolicy|reconcileStrategy|verify|ignoreDifferences|` +
+	`\w*[sS]ecretRef|provider|insecure|passCredentials|backOffLimit|jobImage|deletionPolicy|images)[.:[{]|^\.spec\.(sources?(\[\d+\])?\.helm\.valuesObject|values)\.(.*\.)?((image(Tag)?|tag|digest)(\.\w+)?: |resources\.(limits|requests)\.|replica(s|Count): \w+ [1-9])`)
 
-// exposed matches fields and values that decide who reaches Services and pods, in any language, and objects in fields.
-var exposed = regexp.MustCompile(`(?is)\b(loadBalancer(Class|IP|SourceRanges)?|nodePorts?|externalIPs|hostPorts?|hostNetwork)\b|\{object\}|\bapiVersion\b.*\bkind\b.*\bmetadata\b`)
+// exposed matches fields and values that decide who reaches Services and pods, in any language, and objects in fields. It
+// does not match the same words in sentences, or in queries of Prometheus.
+var exposed = regexp.MustCompile(`(?is)(\w*load-?balancer[\w-]*|\w*sourceRanges|\bnodePorts?|\bexternalIPs|\bhostPorts?|\bhostNetwork|\.exposeServices)["'\\]*(\s*[:=]|[.[])|` +
+	`(:\s*(string )?["'\\]*|=\s+["']?|=)(loadBalancer|nodePort)["'\\]*\s*([,}\]\n#]|$)|\{object\}|\bapiVersion\b.*\bkind\b.*\bmetadata\b`)
 
 // SameElements reports whether two lists have equal elements, each as often, in any order.
 func SameElements[T any](a, b []T) bool {

@@ -28,8 +28,7 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 		delete(in, key)
 	}
 	spec, _ := in["spec"].(map[string]any)
-	selects := len(spec) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(spec)), selecting.MatchString)
-	decides := strings.HasSuffix(l.kind, "Policy") && selects && !admission.MatchString(group)
+	decides := strings.HasSuffix(l.kind, "Policy") && !admission.MatchString(group) && (len(spec) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(spec)), selecting.MatchString))
 	switch {
 	case decides: // whatever its labels
 		meta.Labels = nil
@@ -51,7 +50,7 @@ func renders(kind string, spec map[string]any) bool {
 
 // renderer matches the groups and kinds of objects from which Flux, Argo CD, k3s, Fleet, Crossplane and others make objects.
 var renderer = regexp.MustCompile(`^(helm|kustomize|source)\.(toolkit|extensions)\.fluxcd\.io/|^fluxcd\.controlplane\.io/|^argoproj\.io/Application|^helm\.cattle\.io/|^fleet\.cattle\.io/|` +
-	`^(apiextensions|helm|kubernetes|pkg)(\.m)?\.crossplane\.io/|^kro\.run/|k14s\.io/App$|carvel\.dev/PackageInstall$|open-cluster-management\.io/|^configsync\.gke\.io/|^template\.openshift\.io/`)
+	`^(apiextensions|helm|kubernetes|pkg)(\.m)?\.crossplane\.io/|^kro\.run/|k14s\.io/App$|carvel\.dev/PackageInstall$|open-cluster-management\.io/|^configsync\.gke\.io/|^install\.istio\.io/|^template\.openshift\.io/`)
 
 // rendered matches the fields of objects of other groups that name a chart, its values, or a composition.
 var rendered = regexp.MustCompile(`^(chart|composition|values)`)
