@@ -165,7 +165,7 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 // makesObjects returns whether programs make objects from a file that is not read as manifests: source, aside if they may, or "".
 func makesObjects(name string, data []byte) string {
 	switch base := filepath.Base(name); {
-	case values.MatchString(base), language.MatchString(base) && written.Match(data), generator.Match(data):
+	case values.MatchString(filepath.ToSlash(name)), language.MatchString(base) && written.Match(data), (bytes.Contains(data, []byte("cdk8s")) || bytes.Contains(data, []byte("pulumi"))) && generator.Match(data):
 		return source
 	case language.MatchString(base), files.IsObjects(base):
 		return aside
@@ -176,7 +176,7 @@ func makesObjects(name string, data []byte) string {
 // Names of files that contain values of charts, that are in languages from which programs make objects, and of those in a
 // language whose files import each other.
 var (
-	values    = regexp.MustCompile(`(?i)values.*\.(ya?ml|gotmpl|tmpl|j2)$|^helmfile`)
+	values    = regexp.MustCompile(`(?i)values[^/]*\.(ya?ml|gotmpl|tmpl|j2)$|(^|/)helmfile[^/]*(\.d/[^/]*)?$`)
 	language  = regexp.MustCompile(`\.(tf|tfvars|hcl|jsonnet|libsonnet|cue|gotmpl|tmpl|tpl|j2|k|pkl|ya?ml(\.(envsubst|erb|hbs|in|mustache|template))?)$`)
 	importing = regexp.MustCompile(`(sonnet|\.cue|\.k|\.pkl)$`)
 )
@@ -191,19 +191,19 @@ var (
 var objectKey = regexp.MustCompile(`(?m)(^|[{,]\s*)apiVersion\s*:|["']apiVersion["']\s*:`)
 
 // What decides in files that are not read: a text with a Service, the lines of values that open something, and those of
-// values of charts except images.
+// values of charts except images, resources and numbers of replicas.
 var (
-	service = regexp.MustCompile(`\bkind["']?\s*:\s*["']?Service\b`)
+	service = regexp.MustCompile(`\bkind["']?\s*:\s*["']?(Application(Set)?|HelmRelease|Service)\b`)
 	opening = regexp.MustCompile(`(?m)^.*(\b(ClusterIP|NodePort|LoadBalancer)\b["']?[\s,}\]]*(#.*)?$|(hostNetwork|hostPort|nodePort|externalIPs|[sS]ourceRanges)["']?\s*[:=].*$)|` +
 		`^\s*- ["']?[0-9a-fA-F.:]+/\d+\b.*$`)
-	images = regexp.MustCompile(`(?m)^\s*(- )?(image(Tag)?|repository|tag|digest)["']?:.*$`)
+	images = regexp.MustCompile(`(?m)^\s*(#.*|(- )?((image(Tag)?|repository|tag|digest|cpu|memory|limits|requests|resources)["']?:|(replicas|replicaCount): *[1-9]).*)$\n?`)
 )
 
 // deciding returns what the text of a file that is not read says about who reaches Services and ports of Nodes.
 func (f *file) deciding(text []byte) string {
 	switch {
 	case f.by != "": // compared with what renders it
-	case f.passed == source && values.MatchString(filepath.Base(f.below)):
+	case f.passed == source && values.MatchString(filepath.ToSlash(f.below)):
 		return string(images.ReplaceAll(text, nil))
 	case f.passed == source, f.passed == hiddenDir && service.Match(text):
 		return string(text)
